@@ -1,11 +1,11 @@
 # make demo | make headct-base | make test | make test-nightly | make test-gpu | make test-services | make install
-# make lint | make clean
+# make lint | make docs | make clean
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo headct-base test test-nightly test-gpu test-services lint clean
+.PHONY: install demo headct-base test test-nightly test-gpu test-services lint docs clean
 
 install: $(STAMP)
 
@@ -25,10 +25,11 @@ headct-base: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[headct]'
 	$(BIN)/python ../shared/tools/ctich_to_dicom.py ../shared/data/ctich data/ctich/rsna --layout rsna
 	$(BIN)/python train.py --config configs/headct_base.yaml
-	$(BIN)/python -m benchmarks.bundle checkpoints/headct_base checkpoints/headct-base
+	$(BIN)/python -m benchmarks.headct.bundle checkpoints/headct_base checkpoints/headct-base
 
+# a process per core, with one thread each
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
 
 # whole runs, killed processes, torchrun, kernels on an emulated GPU
 test-nightly: $(STAMP)
@@ -48,5 +49,10 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# the site, into site/: executes the tutorials (about two minutes), fails on a warning
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 clean:
-	rm -rf $(VENV) data/demo checkpoints/demo
+	rm -rf $(VENV) data/demo checkpoints/demo site

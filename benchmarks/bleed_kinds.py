@@ -1,17 +1,16 @@
-"""Kinds of bleed in CQ500, told from the features of three networks: which network tells which kind.
+"""Kinds of bleed in CQ500 from the features of three networks, by one kernel per network.
 
-    python -m benchmarks.bleed_kinds
+    python -m benchmarks.bleed_kinds [--folds 5] [--write]
 
-In: `../shared/data/features`. A scan is described by the mean and the maximum over its slices of the 8
-features of a network (16 numbers); each network is a source. A kind is present where two of three readers see
-it. Scans are those in which two readers see a bleed. 63 of the 205 have several kinds and 6 have none of the
-five, so kinds are no exclusive classes: each is told from the rest, by chains of its own. A scan of CQ500 is
-a patient; folds are stratified by the kind, and predictions of all held-out folds are scored together.
+A scan is described by the mean and the maximum over its slices of the 8 features of a network (16 numbers). A
+kind is present where two of three readers see it. Scans are those in which two readers see a bleed. 63 of the
+205 have several kinds and 6 have none of the five, so kinds are no exclusive classes: each is classified
+against the rest, by chains of its own. A scan of CQ500 is a patient; folds are stratified by the kind, and
+predictions of all held-out folds are scored together.
 """
 
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -21,19 +20,14 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from benchmarks.record import command_line, record, table
+from benchmarks.public_features import DATA
+from benchmarks.record import command_line, record, table, with_interval
 from ich_mil.multikernel import MultiKernelGP
 
-FEATURES = Path(__file__).resolve().parents[2] / "shared" / "data" / "features"
-KINDS = {
-    "IPH": "intraparenchymal",
-    "IVH": "intraventricular",
-    "SAH": "subarachnoid",
-    "SDH": "subdural",
-    "EDH": "epidural",
-}
+FEATURES = DATA / "features"
+KINDS = ("IPH", "IVH", "SAH", "SDH", "EDH")
 RUNS = ("run0", "run1", "run2")
-RESAMPLES = 2000
+RESAMPLES, ENDS = 2000, (0.025, 0.975)
 Tables = dict[str, np.ndarray]
 
 
@@ -55,17 +49,14 @@ def load() -> tuple[Tables, pd.DataFrame]:
     return {run: values.loc[names].to_numpy() for run, values in embedded.items()}, kinds
 
 
-def gp(seed: int) -> MultiKernelGP:
-    return MultiKernelGP(chains=4, burn_in=300, draws=150, seed=seed)
-
-
 def several_kernels(train: Tables, y: np.ndarray, test: Tables) -> np.ndarray:
-    return np.asarray(gp(0).fit(train, y).predict_proba(test))[:, 1]
+    model = MultiKernelGP(chains=4, burn_in=300, draws=150, seed=0)
+    return np.asarray(model.fit(train, y).predict_proba(test))[:, 1]
 
 
 def one_kernel(train: Tables, y: np.ndarray, test: Tables) -> np.ndarray:
-    x, new = (np.hstack(list(tables.values())) for tables in (train, test))
-    return np.asarray(gp(0).fit([x], y).predict_proba([new]))[:, 1]
+    x, new = ({"all": np.hstack(list(tables.values()))} for tables in (train, test))
+    return several_kernels(x, y, new)
 
 
 def logistic(train: Tables, y: np.ndarray, test: Tables) -> np.ndarray:
@@ -100,18 +91,11 @@ def held_out(tables: Tables, kinds: pd.DataFrame, folds: int) -> dict[str, np.nd
 
 
 def losses(y: np.ndarray, p: np.ndarray) -> np.ndarray:
-    """Log-loss of each kind (5,)."""
     return np.array([log_loss(y[:, k], p[:, k], labels=[0, 1]) for k in range(y.shape[1])])
 
 
 def aucs(y: np.ndarray, p: np.ndarray) -> np.ndarray:
-    """AUC of each kind (5,)."""
     return np.array([roc_auc_score(y[:, k], p[:, k]) for k in range(y.shape[1])])
-
-
-def interval(values: np.ndarray) -> str:
-    low, high = np.quantile(values, (0.025, 0.975))
-    return f"[{low:.3f}, {high:.3f}]"
 
 
 def scores(kinds: pd.DataFrame, out: dict[str, np.ndarray]) -> str:
@@ -129,21 +113,20 @@ def scores(kinds: pd.DataFrame, out: dict[str, np.ndarray]) -> str:
         macro[name] = each.mean(1)
         loss[name] = np.array([losses(y[rows], p[rows]).mean() for rows in again])
         found = aucs(y, p)
-        rows_of.append(
-            [name, f"{found.mean():.3f} {interval(macro[name])}"]
-            + [f"{found[k]:.3f} {interval(each[:, k])}" for k in range(len(found))]
-            + [f"{losses(y, p).mean():.4f} {interval(loss[name])}"]
-        )
+        cells = [
+            (found.mean(), macro[name]),
+            *zip(found, each.T, strict=True),
+            (losses(y, p).mean(), loss[name]),
+        ]
+        rows_of.append([name, *(with_interval(value, np.quantile(some, ENDS)) for value, some in cells)])
     base = losses(y, out["base rate"]).mean()
     rows_of.append(["base rate", *["0.5"] * 6, f"{base:.4f}"])
     head = ["model", "macro AUC", *(f"{kind} ({int(kinds[kind].sum())})" for kind in kinds), "log-loss"]
     lines = []
     for other in ("one kernel", "logistic regression"):
         a, b = macro["three kernels"] - macro[other], loss["three kernels"] - loss[other]
-        lines.append(
-            f"Three kernels less {other}: macro AUC {a.mean():+.3f} {interval(a)}, "
-            f"log-loss {b.mean():+.4f} {interval(b)}."
-        )
+        auc, of_loss = (with_interval(part.mean(), np.quantile(part, ENDS)) for part in (a, b))
+        lines.append(f"Three kernels less {other}: macro AUC {auc}, log-loss {of_loss}.")
     return table(head, rows_of) + "\n\n" + "\n".join(lines)
 
 
@@ -154,11 +137,10 @@ def leanings(tables: Tables, kinds: pd.DataFrame) -> str:
         model = MultiKernelGP(chains=4, burn_in=500, draws=500).fit(tables, kinds[kind].to_numpy())
         theta = np.exp(model.log_theta_).sum(2).reshape(-1, len(RUNS))  # (draws, 3)
         share = theta / theta.sum(1, keepdims=True)
-        low, high = np.quantile(share, (0.025, 0.975), axis=0)
         most = share.argmax(1)
         rows.append(
             [kind]
-            + [f"{share[:, h].mean():.2f} [{low[h]:.2f}, {high[h]:.2f}]" for h in range(len(RUNS))]
+            + [with_interval(one.mean(), np.quantile(one, ENDS), 2) for one in share.T]
             + [" / ".join(f"{(most == h).mean():.2f}" for h in range(len(RUNS)))]
             + [f"{model.diagnostics_['largest_r_hat']:.3f}", f"{model.diagnostics_['smallest_ess']:.0f}"]
         )
@@ -175,14 +157,14 @@ def main() -> None:
         warnings.simplefilter("always")
         out = held_out(tables, kinds, chosen.folds)
         lean = leanings(tables, kinds)
-    told = sum("not converged" in str(one.message) for one in caught)
+    failed = sum("not converged" in str(one.message) for one in caught)
     text = (
         f"{len(kinds)} scans with a bleed, {several} of several kinds, {chosen.folds} folds, "
-        f"{RESAMPLES} bootstrap resamples of scans. Chains that had not converged: {told} of "
+        f"{RESAMPLES} bootstrap resamples of scans. Chains that had not converged: {failed} of "
         f"{2 * chosen.folds * len(KINDS) + len(KINDS)} fits.\n\n{scores(kinds, out)}\n\n"
         f"Share of each network in the latent function, all scans:\n\n{lean}"
     )
-    record("Kinds of bleed in CQ500", "python -m benchmarks.bleed_kinds", text, write=chosen.write)
+    record("Kinds of bleed in CQ500", text)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import pandas as pd
 import torch
 from sklearn.metrics import roc_auc_score
 
-from benchmarks.record import command_line, record, table
+from benchmarks.record import command_line, record, table, with_interval
 from ich_mil.data.bags import Batch, ScanDataset
 from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.splits import draw_splits
@@ -26,20 +26,14 @@ from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.evaluate.baselines import position_score
-from ich_mil.evaluate.bootstrap import (
-    Interval,
-    interval_of,
-    of_proportion,
-    patient_bootstrap,
-    patients_behind,
-)
+from ich_mil.evaluate.bootstrap import effective_patients, patient_bootstrap, proportion_interval
 from ich_mil.evaluate.metrics import auc_inside
 from ich_mil.evaluate.resampled_metrics import resampled_ranking
 from ich_mil.files import write_text
 from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit_cnn import fit_cnn
 from ich_mil.training.settings import TrainingSettings
-from ich_mil.windows import PRESETS
+from ich_mil.window_presets import PRESETS
 
 WINDOWS = PRESETS["papers"]
 VALIDATION = 0.25
@@ -68,21 +62,6 @@ ROWS: dict[str, tuple[EncoderSettings, CnnSettings, TrainingSettings]] = {
 """Rows of the table. A row with + adds a component to the row above it."""
 
 
-def scores(model: AttentionCnn, batch: Batch, **about: object) -> pd.DataFrame:
-    """CNN probabilities of a scan and its slices, one row per slice."""
-    with torch.inference_mode():
-        output = model(model.pictures()(batch), batch.offsets)
-    return pd.DataFrame(
-        {
-            "scan": batch.scans[0],
-            "index": range(len(batch.hu[0])),
-            "scan_score": output.scan_logit.sigmoid().item(),
-            "slice_score": output.slice_logit.sigmoid().numpy(),
-            **about,
-        }
-    )
-
-
 @cache
 def held_out(folder: Path) -> list[tuple[Batch, str, int]]:
     """Scans of part b, and its negative scans with an inserted bleed or control: (batch, inserted, draw)."""
@@ -97,10 +76,21 @@ def held_out(folder: Path) -> list[tuple[Batch, str, int]]:
 
 
 def measure(model: AttentionCnn, held: PreparedSet) -> pd.DataFrame:
-    """CNN probabilities of all scans of `held_out`."""
-    return pd.concat(
-        [scores(model, batch, inserted=what, draw=draw) for batch, what, draw in held_out(held.folder)]
-    )
+    """CNN probabilities of all scans of `held_out` and their slices, one row per slice."""
+    found = []
+    for batch, what, draw in held_out(held.folder):
+        with torch.inference_mode():
+            output = model(model.pictures()(batch), batch.offsets)
+        columns = {
+            "scan": batch.scans[0],
+            "index": range(len(batch.hu[0])),
+            "scan_score": output.scan_logit.sigmoid().item(),
+            "slice_score": output.slice_logit.sigmoid().numpy(),
+            "inserted": what,
+            "draw": draw,
+        }
+        found.append(pd.DataFrame(columns))
+    return pd.concat(found)
 
 
 def name_of(row: str, seed: int) -> str:
@@ -130,11 +120,6 @@ def run(row: str, seed: int, parts: tuple[PreparedSet, PreparedSet], out: Path) 
     return pd.read_csv(path)
 
 
-def interval(value: float, ends: Interval) -> str:
-    """Format a value with its interval."""
-    return f"{value:.3f} [{ends.low:.3f}, {ends.high:.3f}]"
-
-
 def figures(runs: list[pd.DataFrame], held: PreparedSet) -> list[str]:
     """Table cells of a row: scan AUC, AUC per seed, slice AUCs (all, inside positive scans), controls."""
     per_seed = [found[found.inserted == "nothing"].set_index(["scan", "index"]) for found in runs]
@@ -158,8 +143,9 @@ def figures(runs: list[pd.DataFrame], held: PreparedSet) -> list[str]:
 def ranking(labels: np.ndarray, score: np.ndarray, patients: Sequence[str]) -> str:
     """AUC with its bootstrap interval over scans."""
     found = patient_bootstrap(lambda c: {"auc": resampled_ranking(labels, score, c)["auc"]}, patients, seed=0)
-    auc, behind = float(roc_auc_score(labels, score)), patients_behind(labels, np.asarray(patients))
-    return interval(auc, interval_of("auc", auc, found["auc"], behind))
+    auc, behind = float(roc_auc_score(labels, score)), effective_patients(labels, np.asarray(patients))
+    ends = proportion_interval(found["auc"], auc, behind["auc"])
+    return with_interval(auc, (ends.low, ends.high))
 
 
 def slice_cells(labels: np.ndarray, score: np.ndarray, index: pd.Index) -> list[str]:
@@ -170,25 +156,27 @@ def slice_cells(labels: np.ndarray, score: np.ndarray, index: pd.Index) -> list[
         lambda c: {"mean": inside @ c / c.sum(axis=0)}, [str(k) for k in range(len(inside))], seed=0
     )
     mean = float(inside.mean())
-    return [ranking(labels, score, scan), interval(mean, of_proportion(found["mean"], mean, len(inside)))]
+    ends = proportion_interval(found["mean"], mean, len(inside))
+    return [ranking(labels, score, scan), with_interval(mean, (ends.low, ends.high))]
+
+
+def position_cells(held: PreparedSet) -> list[str]:
+    """`slice_cells` of the position baseline."""
+    slices = held.table.set_index(["scan", "index"])
+    return slice_cells(
+        slices.slice_label.to_numpy(), position_score(slices.position.to_numpy()), slices.index
+    )
 
 
 def ablation(rows: list[str], seeds: list[int], parts: tuple[PreparedSet, PreparedSet], out: Path) -> str:
     """Result table of all rows, with the position baseline as last row."""
-    found = {row: [run(row, seed, parts, out) for seed in seeds] for row in rows}
-    held = parts[1]
-    by_slice = held.table.set_index(["scan", "index"])
-    place = slice_cells(
-        by_slice.slice_label.to_numpy(), position_score(by_slice.position.to_numpy()), by_slice.index
-    )
-    lines = [[row, *figures(runs, held)] for row, runs in found.items()]
-    lines.append(["position only", "0.500", "–", *place, "–"])
+    lines = [[row, *figures([run(row, seed, parts, out) for seed in seeds], parts[1])] for row in rows]
+    lines.append(["position only", "0.500", "–", *position_cells(parts[1]), "–"])
     head = ["", "scan AUC", "each seed", "slice AUC, all", "slice AUC inside positive scans"]
     return table([*head, "P(bleed) of negatives: as is / bleed / grey"], lines)
 
 
 def main() -> None:
-    """Run the requested rows and print the table."""
     parser = command_line(__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, help="where scores are kept; default: ablation in --data")
@@ -201,12 +189,7 @@ def main() -> None:
         for name in ("rsna", "rsna_b")
     )
     text = ablation(chosen.only, chosen.seeds, (a, b), chosen.out or chosen.data / "ablation")
-    record(
-        "CT-ICH: learning from 37 scan labels",
-        "python -m benchmarks.ctich --data $D",
-        text,
-        write=chosen.write,
-    )
+    record("CT-ICH: learning from 37 scan labels", text)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,9 @@
 Scans are simulated with normal scores, classes a given number of standard deviations apart, and calibrated
 probabilities. Scans of one patient share a part of their noise. Each sample is evaluated as in a result
 table; the true value of a metric is that of 400,000 scans. The coverage of plain percentile intervals of the
-same resamples, without `of_proportion` and `of_error`, is given for comparison.
+same resamples, without `proportion_interval` and `ece_interval`, is given for comparison.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 
 from benchmarks.record import command_line, record, table
-from ich_mil.evaluate.bootstrap import intervals_of, patient_bootstrap, patients_behind
+from ich_mil.evaluate.bootstrap import effective_patients, metric_intervals, patient_bootstrap
 from ich_mil.evaluate.calibration_line import calibration_line, resampled_line
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.resampled_metrics import resampled_scan_metrics
@@ -29,14 +28,7 @@ WHOLE = 400_000
 
 @dataclass(frozen=True)
 class Setting:
-    """Parameters of a simulation.
-
-    Attributes:
-        patients: number of patients per sample.
-        scans: number of scans per patient, all of one class.
-        positive: probability that a patient has a bleed.
-        apart: distance between the classes in standard deviations.
-    """
+    """Patients of a sample, scans of a patient, P(bleed), distance of the classes in standard deviations."""
 
     patients: int
     scans: int
@@ -68,12 +60,12 @@ SETTINGS = (
 )
 
 
-def _measured(labels: np.ndarray, p: np.ndarray) -> Mapping[str, float]:
-    return scan_metrics(labels, p) | calibration_line(labels, p)
+def _measured(labels: np.ndarray, p: np.ndarray) -> dict[str, float]:
+    return {**scan_metrics(labels, p), **calibration_line(labels, p)}
 
 
-def _resampled(labels: np.ndarray, p: np.ndarray, counts: np.ndarray) -> Mapping[str, np.ndarray]:
-    return resampled_scan_metrics(labels, p, counts) | resampled_line(labels, p, counts)
+def _resampled(labels: np.ndarray, p: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
+    return {**resampled_scan_metrics(labels, p, counts), **resampled_line(labels, p, counts)}
 
 
 def held(setting: Setting, *, samples: int, seed: int) -> dict[str, tuple[float, float, float]]:
@@ -85,16 +77,15 @@ def held(setting: Setting, *, samples: int, seed: int) -> dict[str, tuple[float,
         labels, p, owner = setting.draw(generator)
         statistic = partial(_resampled, labels, p)
         resampled = patient_bootstrap(statistic, owner, resamples=RESAMPLES, seed=number)
-        behind = patients_behind(labels, owner)
+        behind = effective_patients(labels, owner)
         values = {metric: value for metric, value in _measured(labels, p).items() if not np.isnan(value)}
-        for metric, ends in intervals_of(values, resampled, behind).items():
+        for metric, ends in metric_intervals(values, resampled, behind).items():
             plain, true = resampled[metric], truth[metric]
             hits[metric].append((ends.low <= true <= ends.high, plain.low <= true <= plain.high))
     return {metric: (truth[metric], *np.mean(pairs, axis=0)) for metric, pairs in hits.items() if pairs}
 
 
 def main() -> None:
-    """Simulate all settings and print the table."""
     parser = command_line(__doc__)
     parser.add_argument("--samples", type=int, default=500)
     arguments = parser.parse_args()
@@ -112,12 +103,7 @@ def main() -> None:
         f"The truth, the share of {arguments.samples} samples whose interval held it, and in brackets that "
         f"of percentiles alone; {RESAMPLES:,} resamples.\n\n{table(head, rows)}"
     )
-    record(
-        "Intervals: how often they hold the truth",
-        "python -m benchmarks.intervals",
-        text,
-        write=arguments.write,
-    )
+    record("Intervals: how often they hold the truth", text)
 
 
 if __name__ == "__main__":

@@ -182,11 +182,6 @@ def main() -> None:
     parser.add_argument("--plain-steps", type=int, default=1000, help="kept steps of plain MH in `rate`")
     parser.add_argument("--sets", type=int, default=SETS)
     chosen = parser.parse_args()
-    command = (
-        f"python -m benchmarks.multikernel --parts {' '.join(chosen.parts)} --chains {chosen.chains} "
-        f"--steps {chosen.steps} --importance {' '.join(map(str, chosen.importance))} "
-        f"--proposals {' '.join(chosen.proposals)}"
-    )
     sizes = {"chains": chosen.chains, "burn_in": chosen.burn_in}
     if "table" in chosen.parts:
         for proposal in chosen.proposals:
@@ -196,8 +191,7 @@ def main() -> None:
                 )
                 chains, clock, work = sampled(settings, chosen.instances)
                 text = f"{table(HEAD, [row(chains, clock, work)])}\n\n{weights(chains)}"
-                title = f"Table I: {proposal}, N_imp = {importance}"
-                record(title, command, text, write=chosen.write)
+                record(f"Table I: {proposal}, N_imp = {importance}", text)
                 if proposal == "surrogate" and importance == chosen.importance[0]:
                     draw_figure(chains)
     if "rate" in chosen.parts:
@@ -211,20 +205,13 @@ def main() -> None:
                 draws=chosen.plain_steps,
             )
             rows.append(row(*sampled(settings, chosen.instances)))
-        record("Effective draws per second", command, table(HEAD, rows), write=chosen.write)
+        record("Effective draws per second", table(HEAD, rows))
     if "calibration" in chosen.parts:
         rows = [calibration(proposal, chosen.sets) for proposal in chosen.proposals]
-        head = [
-            "proposal",
-            "ranks in ten bins, all θ",
-            "p of uniform",
-            "p for each θ",
-            "min ESS of a set, median (worst)",
-            "clock",
-        ]
+        head = ["proposal", "ranks in ten bins, all θ", "p of uniform", "p for each θ"]
+        head += ["min ESS of a set, median (worst)", "clock"]
         about = f"{chosen.sets} data sets of {SMALL} instances, three classes, two kernels."
-        text = f"{about}\n\n{table(head, rows)}"
-        record("Simulation-based calibration", command, text, write=chosen.write)
+        record("Simulation-based calibration", f"{about}\n\n{table(head, rows)}")
 
 
 if __name__ == "__main__":

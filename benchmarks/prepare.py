@@ -26,7 +26,6 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 import torch
@@ -35,10 +34,11 @@ from pydicom import dcmread
 from pydicom.config import disable_value_validation
 from pydicom.pixels import pixel_array
 
-from benchmarks.record import record, table
+from benchmarks.record import command_line, record, seconds, table
 from ich_mil.data.preparation.prepare import prepare
 from ich_mil.synthetic.data_sets import write_cq500, write_rsna
-from ich_mil.windows import PRESETS, apply_windows
+from ich_mil.window_presets import PRESETS
+from ich_mil.windows import apply_windows
 
 WINDOWS = PRESETS["winners"]
 COPIED = 5
@@ -70,24 +70,20 @@ def plain(path: Path) -> list[np.ndarray]:
     ]
 
 
-def ours(root: Path, jobs: int, *, windows: bool) -> float:
-    """Seconds of `prepare` into a new folder; with `windows` also of windowing every slice."""
+def ours(root: Path, jobs: int, *, windows: bool) -> None:
+    """`prepare` into a new folder; with `windows` also windows of every slice."""
     with tempfile.TemporaryDirectory(dir=root.parent) as out:
-        started = perf_counter()
         prepared = prepare("rsna", root, Path(out) / "set", jobs=jobs)
         if windows:
             for scan in prepared.scans.index:
                 for hu in prepared.hu(scan):
                     apply_windows(torch.from_numpy(hu[None].copy()), WINDOWS)
-        return perf_counter() - started
 
 
-def each(work: Callable[[Path], object], paths: list[Path]) -> float:
-    """Seconds of `work` on all files; results are discarded."""
-    started = perf_counter()
+def each(work: Callable[[Path], object], paths: list[Path]) -> None:
+    """Call `work` on all files."""
     for path in paths:
         work(path)
-    return perf_counter() - started
 
 
 def speed(arguments: argparse.Namespace) -> None:
@@ -109,9 +105,9 @@ def speed(arguments: argparse.Namespace) -> None:
         taken: dict[str, list[float]] = {name: [] for name in ways}
         for round_ in range(arguments.rounds + 1):
             for name, work in ways.items():
-                seconds = work()
+                (took,) = seconds(work, rounds=1)
                 if round_:  # the first round is the warm-up
-                    taken[name].append(seconds / len(paths))
+                    taken[name].append(took / len(paths))
     medians = {name: statistics.median(values) for name, values in taken.items()}
     rows = [
         (
@@ -125,7 +121,7 @@ def speed(arguments: argparse.Namespace) -> None:
     ]
     text = f"{len(paths)} slices of {root if arguments.root else 'phantoms'}, {arguments.rounds} rounds.\n\n"
     text += table(("way", "ms a slice", "slices a second", "against (a)", "of (b)"), rows)
-    record("Preparing: speed", "python -m benchmarks.prepare speed", text, write=arguments.write)
+    record("Preparing: speed", text)
 
 
 def link_copies(root: Path, n_scans: int) -> None:
@@ -137,9 +133,8 @@ def link_copies(root: Path, n_scans: int) -> None:
     rest = [line.split(",", 1)[1] for line in votes[1:]]
     lines = votes[:1]
     for i in range(n_scans):
-        series = min(
-            (studies[i % len(studies)] / "Unknown Study").iterdir(), key=lambda s: len(list(s.iterdir()))
-        )
+        every = (studies[i % len(studies)] / "Unknown Study").iterdir()
+        series = min(every, key=lambda one: len(list(one.iterdir())))
         place = root / f"CQ500CT{i} CQ500CT{i}" / "Unknown Study" / series.name
         shutil.copytree(series, place, copy_function=os.link)
         lines.append(f"CQ500-CT-{i},{rest[i % len(rest)]}")
@@ -156,20 +151,11 @@ def scale(arguments: argparse.Namespace) -> None:
             link_copies(root, n_scans)
             n_files = sum(len(names) for _, _, names in os.walk(root)) - 1
             first, second = (_measure_run(root, out) for _ in range(2))
-        rows.append(
-            (
-                n_scans,
-                n_files,
-                f"{first[0]:.1f}",
-                f"{first[1] / 1024:.0f}",
-                f"{first[2] / 1024:.0f}",
-                f"{second[0]:.1f}",
-                f"{second[1] / 1024:.0f}",
-            )
-        )
+        sizes = [f"{peak / 1024:.0f}" for peak in (first[1], first[2], second[1])]
+        rows.append((n_scans, n_files, f"{first[0]:.1f}", *sizes[:2], f"{second[0]:.1f}", sizes[2]))
         print(rows[-1], flush=True)
     head = ("scans", "files", "first run, s", "peak MB", "of a worker", "second run, s", "peak MB")
-    record("Preparing: scale", "python -m benchmarks.prepare scale", table(head, rows), write=arguments.write)
+    record("Preparing: scale", table(head, rows))
 
 
 def _measure_run(root: Path, out: Path) -> list[float]:
@@ -180,26 +166,16 @@ def _measure_run(root: Path, out: Path) -> list[float]:
 
 
 def main() -> None:
-    """Run the requested part."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parts = parser.add_subparsers(dest="part", required=True)
-    one = parts.add_parser("speed")
-    one.add_argument("--root", type=Path)
-    one.add_argument("--studies", type=int, default=16)
-    one.add_argument("--rounds", type=int, default=5)
-    one.add_argument("--write", action="store_true")
-    one = parts.add_parser("scale")
-    one.add_argument("--scans", type=int, nargs="+", default=[100, 1000, 10_000])
-    one.add_argument("--write", action="store_true")
+    parser = command_line(__doc__)
+    parser.add_argument("part", choices=["speed", "scale"])
+    parser.add_argument("--root", type=Path)
+    parser.add_argument("--studies", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--scans", type=int, nargs="+", default=[100, 1000, 10_000])
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     with disable_value_validation():
-        if arguments.part == "speed":
-            speed(arguments)
-        else:
-            scale(arguments)
+        {"speed": speed, "scale": scale}[arguments.part](arguments)
 
 
 if __name__ == "__main__":

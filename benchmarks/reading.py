@@ -31,11 +31,11 @@ from ich_mil.training.augment import VariedScans
 ROUNDS = 5
 
 
+@dataclass
 class Pixels(Dataset[list[Tensor]]):
     """Dataset whose items are the HU of a step, for the worker processes of torch."""
 
-    def __init__(self, scans: VariedScans) -> None:
-        self.scans = scans
+    scans: VariedScans
 
     def __getitem__(self, step: Sequence[tuple[int, int]]) -> list[Tensor]:
         return [self.scans[key].hu[0] for key in step]
@@ -63,13 +63,7 @@ class Place:
 
 @dataclass
 class Way:
-    """A reader of steps.
-
-    Attributes:
-        name: name in the table.
-        ahead: number of steps read ahead.
-        coming: endless iterator over the HU of steps.
-    """
+    """A reader: its name, the number of steps it reads ahead, an endless iterator over the HU of steps."""
 
     name: str
     ahead: int
@@ -92,18 +86,14 @@ def by_threads(scans: VariedScans, keys: Sequence[list[tuple[int, int]]], worker
 
 def by_processes(scans: VariedScans, keys: Sequence[list[tuple[int, int]]], workers: int) -> Way:
     """Reader of torch's `DataLoader`, with processes."""
+    pinned = DEVICE.type == "cuda"
     batches: DataLoader[list[Tensor]] = DataLoader(
-        Pixels(scans),
-        batch_size=None,
-        sampler=cycle(keys),
-        num_workers=workers,
-        pin_memory=DEVICE.type == "cuda",
+        Pixels(scans), batch_size=None, sampler=cycle(keys), num_workers=workers, pin_memory=pinned
     )
     return Way(f"{workers} processes", 2 * workers, iter(batches))
 
 
 def main() -> None:
-    """Run the benchmark and print the table."""
     parser = command_line(__doc__)
     parser.add_argument("--prepared", type=Path, required=True)
     parser.add_argument("--bags", type=int, default=4)
@@ -129,20 +119,13 @@ def main() -> None:
             if turn:  # the first round is the warm-up
                 found[way.name].append(seconds / chosen.steps * 1e3)
                 rates[way.name].append(size / seconds / 1e9)
-    rows = [
-        [
-            name,
-            f"{statistics.median(one):.1f} ms ({min(one):.1f}-{max(one):.1f})",
-            f"{statistics.median(rates[name]):.2f} GB/s",
-        ]
-        for name, one in found.items()
-    ]
-    command = f"python -m benchmarks.reading --prepared FOLDER --bags {chosen.bags} --steps {chosen.steps}"
-    command += f" --workers {' '.join(map(str, chosen.workers))} --bleeds {chosen.bleeds}"
+    rows = []
+    for name, one in found.items():
+        times = f"{statistics.median(one):.1f} ms ({min(one):.1f}-{max(one):.1f})"
+        rows.append([name, times, f"{statistics.median(rates[name]):.2f} GB/s"])
     slices = sum(int(scans.sizes[place]) for step in keys for _, place in step) / len(keys)
     head = f"{machine_name()}; steps of {slices:.0f} slices, {ROUNDS} rounds."
-    text = f"{head}\n\n{table(['read by', 'a step, median (range)', 'rate'], rows)}"
-    record("Reading scans ahead", command, text, write=chosen.write)
+    record("Reading scans ahead", f"{head}\n\n{table(['read by', 'a step, median (range)', 'rate'], rows)}")
 
 
 if __name__ == "__main__":

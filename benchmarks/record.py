@@ -4,9 +4,11 @@ import argparse
 import datetime
 import os
 import platform
+import shlex
 import statistics
 import subprocess
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from time import perf_counter
 
@@ -21,22 +23,17 @@ def commit() -> str:
     words = ["git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty=+", "--exclude=*"]
     try:
         return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):  # no git, or a copy of the files without the repository
+    except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
 
 def machine() -> str:
     """Description of the machine: cores, processor, current load, versions of Python and torch."""
-    model = "unknown processor"
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        names = [
-            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if "model name" in line
-        ]
-        model = names[0] if names else model
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = (line.split(":", 1)[1].strip() for line in lines if "model name" in line)
+    model = next(names, "unknown processor")
     a, b = torch.randn(2, 1024, 1024, dtype=torch.float64)
-    product = statistics.median(seconds(lambda: a @ b, rounds=9))
-    rate = 2 * 1024**3 / product / 1e9
+    rate = 2 * 1024**3 / statistics.median(seconds(lambda: a @ b, rounds=9)) / 1e9
     return (
         f"{cpu_count()} cores of {model}, {rate:.0f} GFlop/s in float64 products just now, "
         f"load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}, torch {torch.__version__}"
@@ -56,12 +53,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
-def record(title: str, command: str, text: str, *, write: bool) -> None:
-    """Print a section; with `write` append it to RESULTS.md."""
+def record(title: str, text: str) -> None:
+    """Print a section with the running command; if that has `--write`, append the section to RESULTS.md."""
+    module = sys.modules["__main__"].__spec__
+    assert module is not None, "run a benchmark by python -m"
+    words = ["python", "-m", module.name.removesuffix(".__main__"), *sys.argv[1:]]
+    command = shlex.join(word for word in words if word != "--write")
     date = datetime.date.today().isoformat()
     section = f"\n### {title}\n\n    {command}\n\n{date}, commit {commit()}, {machine()}.\n\n{text.strip()}\n"
     print(section, flush=True)
-    if write:
+    if "--write" in sys.argv:
         with RESULTS.open("a", encoding="utf-8") as file:
             file.write(section)
 
@@ -77,5 +78,11 @@ def seconds(work: Callable[[], object], *, rounds: int) -> list[float]:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Median and range."""
+    """Median and range of seconds."""
     return f"{statistics.median(values):.2f} s ({min(values):.2f}-{max(values):.2f})"
+
+
+def with_interval(value: float, ends: Iterable[float], digits: int = 3) -> str:
+    """A value with the two ends of its interval."""
+    low, high = ends
+    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"

@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from pydicom.uid import CTImageStorage, generate_uid
 
-from benchmarks.record import command_line, record, spread, table
+from benchmarks.record import command_line, record, seconds, spread, table
 from ich_mil.cli import train_main
-from ich_mil.commands.pages import Shown, show_predictions
+from ich_mil.commands.pages import Shown, show_folder
 from ich_mil.commands.predict import Predictor
 from ich_mil.synthetic.data_sets import SITE_A, make_phantom, write_rsna
 from ich_mil.synthetic.encoding import ENCODINGS, make_image, save_image
@@ -60,22 +60,24 @@ def train(folder: Path) -> Path:
 
 def stages(root: Path, model: Path, out: Path) -> list[tuple[str, float]]:
     """Seconds of each stage within one process, without imports."""
-    taken = []
-    start = perf_counter()
+    times = [perf_counter()]
     predictor = Predictor(model)
-    taken.append(("load the model", perf_counter() - start))
-    start = perf_counter()
-    results, prepared = predictor(root, out)
-    taken.append(("read, CNN, head, heatmaps", perf_counter() - start))
-    for name, shown in (("page and worklist", Shown()), ("the same with DICOM results", Shown(dicom=True))):
-        start = perf_counter()
-        show_predictions(results, prepared, out, shown)
-        taken.append((name, perf_counter() - start))
-    return taken
+    times.append(perf_counter())
+    predictor(root, out, shown=Shown())
+    times.append(perf_counter())
+    for shown in (Shown(), Shown(dicom=True)):
+        show_folder(out, shown)
+        times.append(perf_counter())
+    names = (
+        "load the model",
+        "read, CNN, head, heatmaps, page",
+        "page again",
+        "page again, with DICOM results",
+    )
+    return list(zip(names, np.diff(times).tolist(), strict=True))
 
 
 def main() -> None:
-    """Run the benchmark and print the table."""
     parser = command_line(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     chosen = parser.parse_args()
@@ -85,32 +87,23 @@ def main() -> None:
         run = train(folder)
         program = [str(Path(sys.executable).with_name("ich-mil")), "predict", f"{folder / 'study'}"]
         program += ["--model", str(run), "--dicom"]
-        whole = []
-        for k in range(chosen.rounds):
-            start = perf_counter()
-            out = str(folder / f"out{k}")
-            subprocess.run([*program, "--out", out], check=True, stdout=subprocess.DEVNULL)
-            whole.append(perf_counter() - start)
+        outs = iter(folder / f"out{k}" for k in range(chosen.rounds))
+        whole = seconds(
+            lambda: subprocess.run([*program, "--out", next(outs)], check=True, stdout=subprocess.DEVNULL),
+            rounds=chosen.rounds,
+        )
         parts = stages(folder / "study", run, folder / "stages")
         page = next((folder / "out0").glob("scan-*.html")).stat().st_size / 1e6
         objects = sorted((folder / "out0" / "dicom").rglob("*.dcm"))
         size = sum(path.stat().st_size for path in objects) / 1e6
     rows = [
-        [
-            "whole command, new process",
-            spread(whole),
-            f"≤ {BAR_S} s",
-        ],
+        ["whole command, new process", spread(whole), f"≤ {BAR_S} s"],
         *([f"in one process: {what}", f"{taken:.2f} s", ""] for what, taken in parts),
         ["study page", f"{page:.2f} MB", f"< {BAR_MB} MB"],
         ["DICOM results", f"{len(objects)} objects, {size:.1f} MB", ""],
     ]
-    record(
-        f"One study of {SLICES} slices to all outputs",
-        f"python -m benchmarks.study --rounds {chosen.rounds}",
-        table(["", f"{torch.get_num_threads()} threads", "bar"], rows),
-        write=chosen.write,
-    )
+    text = table(["", f"{torch.get_num_threads()} threads", "bar"], rows)
+    record(f"One study of {SLICES} slices to all outputs", text)
 
 
 if __name__ == "__main__":

@@ -30,12 +30,7 @@ CYCLES = 2_000_000
 
 @dataclass(frozen=True)
 class Timing:
-    """Time and memory of repeated calls.
-
-    Attributes:
-        median, low, high: median and range in seconds.
-        peak: largest number of bytes allocated by a call above the level before it; None on a CPU.
-    """
+    """Median and range in seconds, and largest number of bytes that a call allocated (None on a CPU)."""
 
     median: float
     low: float
@@ -101,21 +96,8 @@ def summary(values: list[tuple[float, int | None]]) -> Timing:
     return Timing(statistics.median(seconds), min(seconds), max(seconds), max(peaks, default=None))
 
 
-def measure(call: Callable[[], object], *, rounds: int) -> Timing:
-    """Time a call `rounds` times after a warm-up."""
-    return in_turn({"call": call}, rounds=rounds)["call"]
-
-
 def row(op: str, size: str, timings: Mapping[str, Timing], *, bar: str, met: str = NO_DEVICE) -> list[str]:
-    """Format a row of the table.
-
-    Args:
-        op: name of the op.
-        size: size of the problem.
-        timings: timings of "eager", "compiled" and "triton", as far as run.
-        bar: target.
-        met: verdict, "yes: ..." or "no: ...".
-    """
+    """Format a row of the table, from timings of "eager", "compiled" and "triton", as far as run."""
     peaks = [f"{name} {t.peak / 1e6:,.0f} MB" for name, t in timings.items() if t.peak is not None]
     cells = [str(timings[name]) if name in timings else "-" for name in ("eager", "compiled", "triton")]
     return [op, size, machine_name(), *cells, ", ".join(peaks) or "-", bar, met]
@@ -134,7 +116,7 @@ def copy_bandwidth() -> float:
     """Bytes per second, read plus written, of a copy of 1 GiB (CPU: 256 MiB)."""
     source = torch.ones(2**28 if DEVICE.type == "cuda" else 2**26, device=DEVICE)
     target = torch.empty_like(source)
-    return 2 * source.nbytes / measure(lambda: target.copy_(source), rounds=9).median
+    return 2 * source.nbytes / in_turn({"copy": lambda: target.copy_(source)}, rounds=9)["copy"].median
 
 
 @cache
@@ -144,6 +126,6 @@ def float32_rate() -> float:
     a, b = torch.randn(2, n, n, device=DEVICE)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
-    rate = 2 * n**3 / measure(lambda: a @ b, rounds=9).median
+    rate = 2 * n**3 / in_turn({"product": lambda: a @ b}, rounds=9)["product"].median
     torch.set_float32_matmul_precision(before)
     return rate

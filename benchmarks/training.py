@@ -41,7 +41,8 @@ from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit_cnn import keep_freed_memory
 from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
-from ich_mil.windows import PRESETS, _compute, resize
+from ich_mil.window_presets import PRESETS
+from ich_mil.windows import _compute, resize
 
 WINDOWS = PRESETS["papers"]
 ROUNDS = 9
@@ -52,7 +53,6 @@ class Steps:
     """A CNN, its optimiser, and the batches of a number of steps."""
 
     def __init__(self, prepared: PreparedSet, image_size: int, bags: int, steps: int, workers: int) -> None:
-        """Take `steps` batches, from as many epochs as needed."""
         torch.manual_seed(0)
         scans = ScanDataset(prepared, list(prepared.scans.index[prepared.scans.label >= 0]))
         self.scans = VariedScans(scans, seed=0, augmented=True, bleeds=0.0, controls=0.0)
@@ -84,13 +84,16 @@ class Steps:
             for _ in self.batches():
                 pass
 
-    def learn(self, pictures: Tensor, batch: Batch) -> None:
-        """Run the model's own step: forward, backward, Adam."""
+    def learn(self, pictures: Tensor, batch: Batch, done: Callable[[str], None] = lambda part: None) -> None:
+        """Run the model's own step: forward, backward, Adam; `done` is called after each part."""
         with torch.autocast("cuda", torch.bfloat16) if DEVICE.type == "cuda" else nullcontext():
             loss = self.module.loss(self.module.model(pictures, batch.offsets), batch.labels)
+        done("forward")
         self.optimiser.zero_grad()
         loss.backward()
+        done("backward")
         self.optimiser.step()
+        done("Adam")
 
     def whole(self) -> None:
         """Run all steps with their input pipeline."""
@@ -126,14 +129,7 @@ class Steps:
             done("move")
             pictures = self.pictures(here)
             done("pictures")
-            with torch.autocast("cuda", torch.bfloat16) if DEVICE.type == "cuda" else nullcontext():
-                loss = self.module.loss(self.module.model(pictures, here.offsets), here.labels)
-            done("forward")
-            self.optimiser.zero_grad()
-            loss.backward()
-            done("backward")
-            self.optimiser.step()
-            done("Adam")
+            self.learn(pictures, here, done)
         return taken
 
 
@@ -150,18 +146,14 @@ def step_report(steps: Steps) -> str:
         values["alone"].append(once(steps.alone))
     found = {name: summary(one) for name, one in values.items()}
     whole = found["whole"].median / count
+    ms = 1e3 / count
     rows = [
-        [
-            name,
-            f"{one.median / count * 1e3:.0f} ms ({one.low / count * 1e3:.0f}-{one.high / count * 1e3:.0f})",
-        ]
+        [name, f"{one.median * ms:.0f} ms ({one.low * ms:.0f}-{one.high * ms:.0f})"]
         for name, one in found.items()
     ]
     taken = steps.parts()
     total = sum(taken.values())
-    shares = [
-        [part, f"{seconds / count * 1e3:.1f} ms", f"{seconds / total:.1%}"] for part, seconds in taken.items()
-    ]
+    shares = [[part, f"{took * ms:.1f} ms", f"{took / total:.1%}"] for part, took in taken.items()]
     head = f"{count} steps of {slices / count:.0f} slices, {slices / (whole * count):.0f} slices/s."
     # paired: both loops of a pair ran in succession, under the same load of the machine
     added = [long[0] / short[0] - 1 for long, short in zip(values["whole"], values["alone"], strict=True)]
@@ -237,7 +229,6 @@ def extraction_report(prepared: PreparedSet, steps: Steps, image_size: int) -> s
 
 
 def main() -> None:
-    """Run the benchmark and print the tables."""
     parser = command_line(__doc__)
     parser.add_argument("--prepared", type=Path, required=True)
     parser.add_argument("--image-size", type=int, default=512)
@@ -260,9 +251,7 @@ def main() -> None:
         print(text[-1], file=sys.stderr, flush=True)  # intermediate results survive a later failure
     if DEVICE.type == "cpu":
         text.append("On a GPU: not measured.")
-    command = f"python -m benchmarks.training --prepared FOLDER --image-size {chosen.image_size}"
-    command += f" --bags {chosen.bags} --steps {chosen.steps} --workers {chosen.workers}"
-    record("A training step of the CNN", command, "\n\n".join(text), write=chosen.write)
+    record("A training step of the CNN", "\n\n".join(text))
 
 
 if __name__ == "__main__":

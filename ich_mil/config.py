@@ -8,17 +8,15 @@ keys and values out of range are refused. The settings of a component are define
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
-from joblib import cpu_count
-from sklearn.model_selection import ParameterGrid
-
 from ich_mil.data.layouts.slice_pictures import Window, parse_window
 from ich_mil.dicom.series import AVERAGE_TO_MM
-from ich_mil.encoders.attention_cnn import CnnSettings
-from ich_mil.encoders.slice_encoders import EncoderSettings
-from ich_mil.files import settings_digest
+from ich_mil.encoders.settings import CnnSettings, EncoderSettings
+from ich_mil.errors import ConfigError, DataError
+from ich_mil.files import check_apart, settings_digest
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.settings import check_least, check_list, check_seeds, filled_path, read_settings
 from ich_mil.training.settings import TrainingSettings
@@ -51,7 +49,7 @@ class SetSettings:
     networks: bool = True
 
     def __post_init__(self) -> None:
-        _ = self.picture_window
+        _ = self.picture_window  # raises
 
     @property
     def picture_window(self) -> Window | None:
@@ -62,6 +60,11 @@ class SetSettings:
     def path(self) -> Path:
         """`root` with variables and `~` expanded. Raises `ConfigError` for an unknown one."""
         return filled_path("root", self.root)
+
+    def check_path(self) -> None:
+        """Raise `DataError` if the set does not exist."""
+        if not self.path.exists():
+            raise DataError(f"{self.path}: no such file or folder")
 
     def of_member(self, number: int) -> "SetSettings":
         """The settings of this set for member `number` of an ensemble."""
@@ -90,8 +93,7 @@ class SplitSettings:
     def __post_init__(self) -> None:
         if not (0 <= self.validation < 1 and 0 <= self.test < 1 and self.validation + self.test < 1):
             raise ValueError(
-                f"split.validation and split.test must be shares that sum to less than 1, "
-                f"got {self.validation} and {self.test}"
+                f"split: validation and test must sum to less than 1, got {self.validation} and {self.test}"
             )
 
 
@@ -118,10 +120,9 @@ class GridConfig:
     seeds: list[int] = field(default_factory=lambda: [0])
 
     def __post_init__(self) -> None:
-        sets = [self.train] + ([self.external] if self.external else [])
-        if any(one.layout != "features" for one in sets):
+        if any(one.layout != "features" for one in self.sets):
             raise ValueError("a grid needs sets of layout 'features'")
-        if any(one.slice_labels for one in sets):
+        if any(one.slice_labels for one in self.sets):
             raise ValueError("a grid trains on scan labels; leave out slice_labels")
         if self.folds < 0 or self.folds == 1:
             raise ValueError(f"folds must be 0 (train on everything) or at least 2, got {self.folds}")
@@ -131,23 +132,33 @@ class GridConfig:
         if not self.folds and self.external is None:
             raise ValueError("with folds: 0 an external set is needed, nothing is held out")
         if unknown := sorted({*self.grid} - ({*HeadSettings.names()} - {"seed"})):
-            raise ValueError(
-                f"grid names {unknown[0]!r}, which is no setting of a head, or has a list of its own"
-            )
+            raise ValueError(f"grid names {unknown[0]!r}, which is no setting of a head or has its own list")
         if not self.grid or not all(self.grid.values()):
             raise ValueError("grid needs at least one setting, and every setting in it at least one value")
         for name, values in self.grid.items():
             check_list(f"grid: {name}", values)
         self.cells()
 
+    @property
+    def sets(self) -> list[SetSettings]:
+        """Training set, and external set if there is one."""
+        return [self.train] + ([self.external] if self.external else [])
+
     def cells(self) -> list[dict[str, Any]]:
         """All combinations of the grid. Raises `ValueError` for an invalid combination."""
-        cells = [dict(cell) for cell in ParameterGrid(self.grid)]
+        names = sorted(self.grid)
+        choices = product(*(self.grid[name] for name in names))
+        cells: list[dict[str, Any]] = [dict(zip(names, values, strict=True)) for values in choices]
         heads = [replace(self.head, **cell) for cell in cells]
         own = sorted({"alpha", "beta"} & set(self.grid))
         if own and all(head.density == "logistic" for head in heads):
             raise ValueError(f"grid names {own[0]!r}, which a logistic density has not; set density to gamma")
         return cells
+
+    def check_paths(self) -> None:
+        """Raise `DataError` if a set does not exist."""
+        for one in self.sets:
+            one.check_path()
 
     @property
     def hash(self) -> str:
@@ -224,10 +235,7 @@ class RunConfig:
             raise ValueError("external: slice_labels is for sets to train on; leave it out")
         in_slices = any(one.slice_labels for one in self.training_sets.values())
         if in_slices and (self.training.bleeds or self.training.controls):
-            raise ValueError(
-                "training.bleeds and training.controls are drawn into whole scans; set them to 0, or leave "
-                "out slice_labels"
-            )
+            raise ValueError("training.bleeds and training.controls need whole scans, without slice_labels")
 
     @property
     def training_sets(self) -> dict[str, SetSettings]:
@@ -238,16 +246,14 @@ class RunConfig:
         """Configuration of member 0..`members` - 1: its own folder and seeds, the split of member 0."""
         if self.members == 1:
             return self
-        split = self.split
-        if number:
-            split = replace(split, file=self.member(0).out / "splits.csv")
+        file = self.member(0).out / "splits.csv" if number else self.split.file
         return replace(
             self,
             members=1,
             out=self.out / f"member_{number}",
             train=self.train.of_member(number),
             external=None if self.external is None else self.external.of_member(number),
-            split=split,
+            split=replace(self.split, file=file),
             encoder=self.encoders[number % len(self.encoders)] if self.encoders else self.encoder,
             encoders=[],
             head=replace(self.head, seed=self.head.seed + number),
@@ -257,7 +263,18 @@ class RunConfig:
     @property
     def workers(self) -> int:
         """Number of worker processes of `prepare`."""
+        from joblib import cpu_count  # takes a tenth of a second
+
         return self.jobs or cpu_count()
+
+    def check_paths(self) -> None:
+        """Raise `ConfigError` if features and pictures mix or `out` is in a set; `DataError`: no such set."""
+        sets = [*self.training_sets.values(), *([self.external] if self.external else [])]
+        if len({one.layout == "features" for one in sets}) > 1:
+            raise ConfigError("train, also and external must all be pictures, or all be features")
+        for one in sets:
+            one.check_path()
+            check_apart(self.out, one.path)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON and YAML; paths become text."""
@@ -272,15 +289,7 @@ class RunConfig:
 
 
 def read_config(arguments: Sequence[str], *, program: str = "ich-mil train") -> RunConfig:
-    """Read the configuration of a run from `--config FILE` and overrides, as on the command line.
-
-    Args:
-        arguments: command-line arguments.
-        program: name of the command in `--help`.
-
-    Raises:
-        ConfigError: unknown key, wrong type, value out of range, missing field or file; one line.
-    """
+    """Read the configuration of a run from `--config FILE` and overrides (`read_settings`)."""
     more = "--resume goes on with the run that is in the folder --out; it cannot stand in the file"
     return read_settings(RunConfig, arguments, program=program, more=more)
 

@@ -81,12 +81,9 @@ os.register_at_fork(after_in_child=lambda: [file.close() for file in _HELD])
 def alone(folder: Path, *, doing: str) -> Iterator[None]:
     """Lock a folder for this process; the operating system releases the lock when the process ends.
 
-    On file systems without locks (some Lustre and NFS mounts) the folder is not locked, and a line says so.
+    The folder is created where missing. `doing` tells other processes what happens, such as `writing`. On
+    file systems without locks (some Lustre and NFS mounts) the folder is not locked, and a line says so.
     After an error the lock file is removed, and so are the folders created for it that are still empty.
-
-    Args:
-        folder: the folder; created where missing.
-        doing: present participle for the message to other processes, such as `writing`.
 
     Raises:
         DataError: another process has locked the folder, or it cannot be written.

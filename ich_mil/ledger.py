@@ -9,141 +9,105 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
+from typing import Self
 
 from ich_mil.files import CsvRows
 
 
 class Code(StrEnum):
-    """Code of a ledger entry."""
+    """Code of a ledger entry.
 
-    # refused: the file is not used
-    NOT_DICOM = "not-dicom"
-    NOT_CT = "not-ct"
-    LOCALIZER = "localizer"
-    NOT_AN_IMAGE = "not-an-image"
-    MULTI_FRAME = "multi-frame"
-    NO_GEOMETRY = "no-geometry"
-    NO_UID = "no-uid"
-    NO_HU_SCALE = "no-hu-scale"
-    UNREADABLE = "unreadable"
-    NOT_OPENED = "not-opened"
-    NO_DECODER = "no-decoder"
-    OTHER_FOLDER = "other-folder"
-    FLAT = "flat"
-    NOISE = "noise"
-    DUPLICATE = "duplicate"
-    OTHER_SHAPE = "other-shape"
-    OTHER_ORIENTATION = "other-orientation"
-    NO_HEAD = "no-head"
-    SERIES_NOT_CHOSEN = "series-not-chosen"
+    Attributes:
+        kind: `refused`, the file or scan is not used; `corrected`, a value was changed by a documented rule;
+            `choice` of a series; or `noted`, used unchanged.
+        incomplete: a part of the scan was not seen, or it is unlike the training scans: such a scan is never
+            called negative.
+    """
+
+    kind: str
+    incomplete: bool
+
+    def __new__(cls, text: str, kind: str = "", incomplete: bool = False) -> Self:  # noqa: D102
+        code = str.__new__(cls, text)
+        code._value_, code.kind, code.incomplete = text, kind, incomplete
+        return code
+
+    NOT_DICOM = "not-dicom", "refused"
+    NOT_CT = "not-ct", "refused"
+    LOCALIZER = "localizer", "refused"
+    NOT_AN_IMAGE = "not-an-image", "refused"
+    MULTI_FRAME = "multi-frame", "refused", True
+    NO_GEOMETRY = "no-geometry", "refused", True
+    NO_UID = "no-uid", "refused", True
+    NO_HU_SCALE = "no-hu-scale", "refused", True
+    UNREADABLE = "unreadable", "refused", True
+    NOT_OPENED = "not-opened", "refused", True
+    NO_DECODER = "no-decoder", "refused", True
+    OTHER_FOLDER = "other-folder", "refused"
+    FLAT = "flat", "refused", True
+    NOISE = "noise", "refused", True
+    DUPLICATE = "duplicate", "refused"
+    OTHER_SHAPE = "other-shape", "refused"
+    OTHER_ORIENTATION = "other-orientation", "refused"
+    SCAN_EMPTY = "scan-empty", "refused"
+    NO_HEAD = "no-head", "choice"
+    SERIES_NOT_CHOSEN = "series-not-chosen", "choice"
     """Another series was chosen for the scan."""
-    SCAN_EMPTY = "scan-empty"
-    # corrected: a value was changed by a documented rule
-    INTERCEPT_12_BIT = "intercept-12-bit"
-    ALREADY_HU = "already-hu"
-    PADDING = "padding"
-    UNUSED_BITS = "unused-bits"
-    HU_CLIPPED = "hu-clipped"
-    AVERAGED = "averaged"
-    THINNED = "thinned"
-    """Only some of the overlapping thick slices are used."""
-    # noted: used unchanged
-    SERIES_CHOSEN = "series-chosen"
+    SERIES_CHOSEN = "series-chosen", "choice"
     """Reason for the choice of this series."""
-    SERIES_JOINED = "series-joined"
+    SERIES_JOINED = "series-joined", "choice"
     """The scan was stored in several series, joined here."""
-    SERIES_KIND = "series-kind"
+    INTERCEPT_12_BIT = "intercept-12-bit", "corrected"
+    ALREADY_HU = "already-hu", "corrected"
+    PADDING = "padding", "corrected"
+    UNUSED_BITS = "unused-bits", "corrected"
+    HU_CLIPPED = "hu-clipped", "corrected"
+    AVERAGED = "averaged", "corrected"
+    THINNED = "thinned", "corrected"
+    """Only some of the overlapping thick slices are used."""
+    SERIES_KIND = "series-kind", "noted", True
     """The chosen series is not a plain axial series of the head."""
-    CONTRAST_UNSURE = "contrast-unsure"
+    CONTRAST_UNSURE = "contrast-unsure", "noted"
     """Contrast agent unknown: the series description is not understood, or contradicts the header."""
-    PART_OF_HEAD = "part-of-head"
+    PART_OF_HEAD = "part-of-head", "noted", True
     """The chosen series covers less than a head."""
-    GAP = "gap"
-    SPACING_CHANGES = "spacing-changes"
-    TILTED = "tilted"
-    FLIPPED = "flipped"
-    PIXELS_NOT_SQUARE = "pixels-not-square"
+    GAP = "gap", "noted", True
+    SPACING_CHANGES = "spacing-changes", "noted"
+    TILTED = "tilted", "noted"
+    FLIPPED = "flipped", "noted"
+    PIXELS_NOT_SQUARE = "pixels-not-square", "noted"
     """Row and column spacing differ."""
-    CENTRE_MOVES = "centre-moves"
-    OTHER_PICTURE = "other-picture"
+    CENTRE_MOVES = "centre-moves", "noted"
+    OTHER_PICTURE = "other-picture", "noted", True
     """Two different slices at the same position; one of them is not used."""
-    OTHER_RESCALE = "other-rescale"
+    OTHER_RESCALE = "other-rescale", "noted", True
     """RescaleSlope or RescaleIntercept differs from most slices of the series."""
-    LOSSY = "lossy"
+    LOSSY = "lossy", "noted"
     """The pixels were compressed with loss, or have the grey values of an 8-bit image."""
-    COARSE = "coarse-grey"
+    COARSE = "coarse-grey", "noted", True
     """The grey values are too coarse to tell blood from brain reliably."""
-    SOP_REPEATED = "sop-repeated"
-    MODALITY_MISSING = "modality-missing"
-    SEVERAL_PATIENTS = "several-patients"
+    SOP_REPEATED = "sop-repeated", "noted"
+    MODALITY_MISSING = "modality-missing", "noted"
+    SEVERAL_PATIENTS = "several-patients", "noted", True
     """The files of the study name several patients; the scan of one of them may not have been used."""
-    PATIENT_MISSING = "patient-missing"
-    SAME_SLICES = "same-slices"
+    PATIENT_MISSING = "patient-missing", "noted"
+    SAME_SLICES = "same-slices", "noted"
     """Duplicate of another scan; both count as the same patient."""
-    LEARNED_FROM = "learned-from"
+    LEARNED_FROM = "learned-from", "noted"
     """The model was trained or calibrated on this scan, or on another scan of the patient."""
-    UNLIKE = "unlike-training"
+    UNLIKE = "unlike-training", "noted", True
     """The slice features are unlike those of the training scans."""
-    LABEL_REPEATED = "label-repeated"
-    LABEL_CLASH = "label-clash"
-    LABEL_UNUSED = "label-unused"
+    LABEL_REPEATED = "label-repeated", "noted"
+    LABEL_CLASH = "label-clash", "noted"
+    LABEL_UNUSED = "label-unused", "noted"
 
 
-CHOICES = frozenset({Code.SERIES_CHOSEN, Code.SERIES_NOT_CHOSEN, Code.SERIES_JOINED, Code.NO_HEAD})
-"""Codes of the choice of a series."""
-_UNSEEN = frozenset(
-    {
-        Code.MULTI_FRAME,
-        Code.NO_GEOMETRY,
-        Code.NO_UID,
-        Code.NO_HU_SCALE,
-        Code.UNREADABLE,
-        Code.NOT_OPENED,
-        Code.NO_DECODER,
-        Code.FLAT,
-        Code.NOISE,
-    }
-)
-"""Files that are or may be slices, but whose pixels could not be used."""
-REFUSED = _UNSEEN | frozenset(
-    {
-        Code.NOT_DICOM,
-        Code.NOT_CT,
-        Code.LOCALIZER,
-        Code.NOT_AN_IMAGE,
-        Code.OTHER_FOLDER,
-        Code.DUPLICATE,
-        Code.OTHER_SHAPE,
-        Code.OTHER_ORIENTATION,
-        Code.SCAN_EMPTY,
-    }
-)
-"""Codes of files and scans that are not used."""
-CORRECTED = frozenset(
-    {
-        Code.INTERCEPT_12_BIT,
-        Code.ALREADY_HU,
-        Code.PADDING,
-        Code.UNUSED_BITS,
-        Code.HU_CLIPPED,
-        Code.AVERAGED,
-        Code.THINNED,
-    }
-)
-"""Codes of values changed by a documented rule."""
-INCOMPLETE = _UNSEEN | frozenset(
-    {
-        Code.SERIES_KIND,
-        Code.PART_OF_HEAD,
-        Code.GAP,
-        Code.OTHER_PICTURE,
-        Code.OTHER_RESCALE,
-        Code.COARSE,
-        Code.SEVERAL_PATIENTS,
-        Code.UNLIKE,
-    }
-)
-"""Part of the scan was not seen, or is unlike the training scans: such a scan is never called negative."""
+def _of_kind(kind: str) -> frozenset[Code]:
+    return frozenset(code for code in Code if code.kind == kind)
+
+
+REFUSED, CORRECTED, CHOICES = _of_kind("refused"), _of_kind("corrected"), _of_kind("choice")
+INCOMPLETE = frozenset(code for code in Code if code.incomplete)
 PASSING = frozenset({Code.NOT_OPENED, Code.NO_DECODER})
 """Temporary refusals; the next run tries these files again."""
 

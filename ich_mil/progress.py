@@ -28,15 +28,7 @@ def say_once(text: str) -> None:
 def progress(
     items: Iterable[T], *, total: int, what: str, unit: str = "scan", weight: Callable[[T], int] = lambda _: 1
 ) -> Iterator[T]:
-    """Yield `items` and report progress.
-
-    Args:
-        items: the items to iterate over.
-        total: number of units in total.
-        what: name of the work.
-        unit: name of a unit, singular.
-        weight: number of units of an item.
-    """
+    """Yield `items` and report progress: `total` units of the work `what`, `weight(item)` units per item."""
     if sys.stderr.isatty():
         with tqdm(total=total, desc=what, unit=unit, leave=False) as bar:
             for item in items:

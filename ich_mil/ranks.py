@@ -68,16 +68,10 @@ class Ranks:
             value.copy_(self.same(value))
 
     def share(self, sizes: Tensor) -> Tensor:
-        """Indices of the bags of this rank, balanced by number of slices.
+        """Indices (C,) int64 of the bags of this rank, ascending, balanced by number of slices `sizes` (B,).
 
-        Greedy: bags by decreasing size, each to the rank with the fewest slices so far.
-
-        Args:
-            sizes: (B,) number of slices of each bag.
-
-        Returns:
-            (C,) int64, ascending. Every bag belongs to exactly one rank. With fewer bags than ranks some
-            ranks have none.
+        Greedy: bags by decreasing size, each to the rank with the fewest slices so far. Every bag belongs to
+        exactly one rank; with fewer bags than ranks some ranks have none.
         """
         loads, mine = [0] * self.size, []
         for bag in sizes.argsort(descending=True, stable=True).tolist():
@@ -146,14 +140,14 @@ def joined() -> Iterator[Ranks]:
         return
     ranks = _meet()
 
-    def told(*_: object) -> None:
+    def report(*_: object) -> None:
         """Print the message and end; an exception raised here could be lost in a destructor."""
-        os.write(2, f"error: {_ended(ranks, 'was told to end')}\n".encode())
+        os.write(2, f"error: {_ended(ranks, 'was ended by SIGTERM')}\n".encode())
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTERM)
 
     # torchrun sends SIGTERM to the remaining processes after a failure, even while they report an error
-    before = signal.signal(signal.SIGTERM, told)
+    before = signal.signal(signal.SIGTERM, report)
     try:
         yield ranks
     except RuntimeError as error:
@@ -199,6 +193,6 @@ def _meet() -> Ranks:
 def _ended(ranks: Ranks, how: str) -> ProcessError:
     """The error for a process that ends early for the reason `how`."""
     return ProcessError(
-        f"process {ranks.rank + 1} of {ranks.size} {how}; torchrun tells below what came first, and a "
-        "process that failed says why itself; 'torchrun ... train.py ... --resume' goes on"
+        f"process {ranks.rank + 1} of {ranks.size} {how}; see the first failure that torchrun lists below, "
+        "and continue with 'torchrun ... train.py ... --resume'"
     )

@@ -8,14 +8,14 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser
 
 from ich_mil.errors import ConfigError
 
@@ -44,10 +44,7 @@ def check_list(name: str, values: Sequence[object]) -> None:
 def check_least(settings: object, part: str = "", **least: float) -> None:
     """Raise `ValueError` if a field of `settings` is below its lower bound, infinite or NaN.
 
-    Args:
-        settings: an object with these fields.
-        part: prefix of field names in the message, such as `training.`.
-        least: lower bound of each field.
+    `part` is a prefix of field names in the message, such as `training.`.
     """
     for name, bound in least.items():
         value = getattr(settings, name)
@@ -84,50 +81,37 @@ def check_about(path: Path, about: Mapping[str, Any]) -> None:
         raise ConfigError(f"{path.parent}: holds results of other settings or data; choose another --out")
 
 
-def _mappings(node: yaml.Node | None) -> Iterator[yaml.MappingNode]:
-    """All mappings of a YAML document, at any depth."""
-    if isinstance(node, yaml.MappingNode):
-        yield node
-        for _, value in node.value:
-            yield from _mappings(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            yield from _mappings(value)
-
-
-def _check_names(path: str) -> None:
-    """Raise `ValueError` if a mapping of a YAML file has a key twice: PyYAML silently keeps the last."""
-    try:
-        document = yaml.compose(Path(path).read_text(encoding="utf-8"), yaml.SafeLoader)
-    except (OSError, ValueError, yaml.YAMLError):
-        return  # the parser reports the error
-    for mapping in _mappings(document):
-        lines: dict[str, int] = {}
-        for name, _ in mapping.value:
+def _check_duplicates(node: yaml.Node | None) -> None:
+    """Raise `ValueError` if a mapping of a YAML document has a key twice: PyYAML silently keeps the last."""
+    lines: dict[str, int] = {}
+    for part in node.value if isinstance(node, yaml.CollectionNode) else ():
+        if isinstance(part, tuple):
+            name, part = part
             key, line = str(name.value), name.start_mark.line + 1
             if key in lines:
-                raise ValueError(
-                    f"{key!r} is there twice, in line {lines[key]} and in line {line}; leave one"
-                )
+                raise ValueError(f"{key!r} stands twice, in lines {lines[key]} and {line}; leave one")
             lines[key] = line
+        _check_duplicates(part)
+
+
+def _check_file(path: str) -> None:
+    """`_check_duplicates` of a YAML file; a file that cannot be read is left to the parser's error."""
+    with suppress(OSError, UnicodeDecodeError, yaml.YAMLError):
+        _check_duplicates(yaml.compose(Path(path).read_text(encoding="utf-8"), yaml.SafeLoader))
 
 
 def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ich-mil", more: str = "") -> C:
     """Read a dataclass of settings from `--config FILE` and overrides, as on the command line.
 
-    Args:
-        kind: the dataclass.
-        arguments: command-line arguments.
-        program: name of the command in `--help`.
-        more: last paragraph of `--help`.
-
-    Returns:
-        An instance of `kind`.
+    `program` is the name of the command in `--help`, `more` its last paragraph.
 
     Raises:
         ConfigError: unknown key, key given twice, wrong type, value out of range, missing field or file;
             one line.
     """
+    # imported here because it takes half a second, and the checks above are used without
+    from jsonargparse import ArgumentError, ArgumentParser
+
     words = [part for word in arguments for part in (word.split("=", 1) if word[:2] == "--" else [word])]
     files = [value for name, value in pairwise(words) if name == "--config"]
     parser = ArgumentParser(prog=program, epilog=more, exit_on_error=False)
@@ -135,7 +119,7 @@ def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ic
     parser.add_class_arguments(kind)
     try:
         for file in files:
-            _check_names(file)
+            _check_file(file)
         made = parser.instantiate(parser.parse_args(list(arguments)))
         return kind(**{one.name: getattr(made, one.name) for one in fields(cast(Any, kind))})
     except (ArgumentError, ValueError, TypeError, OverflowError) as error:

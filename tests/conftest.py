@@ -3,6 +3,7 @@
 import os
 import signal
 import tempfile
+import warnings
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -12,29 +13,27 @@ import pytest
 import torch
 from packaging.version import Version
 
-import ich_mil.gp  # noqa: F401  before any test file imports gpytorch, whose warning it silences
 from ich_mil.data.features import FeatureSet, read_feature_csv
-from ich_mil.gp.head import Head
+from ich_mil.gp.head import Head  # before any test file imports gpytorch, whose warning `ich_mil.gp` silences
+from tests.runs_for_tests import tiny_run
 
 CUDA = pytest.param("cuda", marks=pytest.mark.gpu)
 OLD_NUMPY = Version(version("numpy")) < Version("2.4")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """`pytest -m gpu` is for the GPU; any other run has none, wherever it runs: kernels are interpreted."""
+    """Hide the GPU, and interpret kernels, in any run but `pytest -m gpu`."""
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a script's background job: `make test &`
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if not torch.cuda.is_available():
-        os.environ["TRITON_INTERPRET"] = (
-            "1"  # read when a kernel is defined: before any test file is imported
-        )
+        os.environ["TRITON_INTERPRET"] = "1"  # before any test file defines a kernel
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The real data beside the project; tests marked `realdata` skip where it is absent."""
+    """Folder of the real data beside the project; skip where it is absent."""
     folder = Path(__file__).resolve().parents[2] / "shared" / "data"
     if not folder.is_dir():
         pytest.skip(f"real data is not at {folder}")
@@ -62,10 +61,20 @@ def gamma_on_cq500(rsna_features: FeatureSet, cq500_features: FeatureSet) -> tup
     return p, std
 
 
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The one trained run on pictures (`tests.runs_for_tests.tiny_run`); tests that change it copy it."""
+    with warnings.catch_warnings():
+        # a head fitted to a handful of tiny scans may rank its validation scans no better than chance
+        warnings.filterwarnings("ignore", message="probabilities are")
+        return tiny_run(tmp_path_factory.mktemp("tiny"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What killed processes, torchrun, dask and the browser leave among temporary files is left in a folder
-    of this run: pytest deletes those of all but the last three.
+    """Keep the temporary files of killed processes, torchrun, dask and the browser in a folder of this run.
+
+    Pytest deletes those of all but the last three runs.
     """
     folder = str(tmp_path_factory.mktemp("left"))
     with pytest.MonkeyPatch.context() as patch:
@@ -76,7 +85,7 @@ def _temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
-    """Small matrices gain nothing from a second thread, and on a shared machine they wait for it."""
+    """One thread: small matrices gain nothing from a second one."""
     torch.set_num_threads(1)
 
 
@@ -90,9 +99,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.fixture(params=["cpu", CUDA])
 def kernel_device(request: pytest.FixtureRequest) -> torch.device:
-    """Where Triton kernels run: compiled on the GPU, or, where there is none, interpreted on the CPU (or
-    compiled, by `tests.emulated`).
-    """
+    """Device of Triton kernels: the GPU, or the CPU, where they are interpreted (or emulated)."""
     if (request.param == "cuda") != torch.cuda.is_available():
         pytest.skip("no CUDA device" if request.param == "cuda" else "the same kernels are tested compiled")
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
@@ -105,13 +112,13 @@ _ran_on_gpu: set[str] = set()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note the GPU tests that were executed."""
+    """Record the GPU tests that were executed."""
     if report.when == "call" and "gpu" in report.keywords and not report.skipped:
         _ran_on_gpu.add(report.nodeid)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """`pytest -m gpu` fails where no GPU test was executed: all skipped is no success."""
+    """Fail `pytest -m gpu` if all GPU tests were skipped."""
     if session.config.option.markexpr == "gpu" and not _ran_on_gpu:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         print("\nno GPU test was executed", end="")

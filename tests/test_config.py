@@ -16,6 +16,16 @@ from ich_mil.settings import read_settings
 from ich_mil.training.settings import TrainingSettings
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
+assert {"demo", "ctich", "features", "grid_features", "rsna"} <= {path.stem for path in CONFIGS}
+
+
+BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
+
+
+def read(path, *words, **changes):
+    """The configuration `BASE` with changes, read from a file."""
+    path.write_text(yaml.safe_dump(BASE | changes))
+    return read_config(["--config", str(path), *words])
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -35,10 +45,6 @@ def test_every_yaml_loads(path):
     assert config.train.root == given["train"]["root"]
 
 
-def test_there_are_yamls():
-    assert {"demo", "ctich", "features", "grid_features", "rsna"} <= {path.stem for path in CONFIGS}
-
-
 @pytest.mark.parametrize(
     "head",
     [
@@ -54,14 +60,9 @@ def test_there_are_yamls():
     ],
 )
 def test_a_head_is_one_line(tmp_path, head):
-    path = tmp_path / "one.yaml"
-    path.write_text(yaml.safe_dump(BASE | {"head": head}))
-    config = read_config(["--config", str(path)])
+    config = read(tmp_path / "one.yaml", head=head)
     assert {name: getattr(config.head, name) for name in head} == head
     assert Head(**vars(config.head)).get_params() == vars(config.head)
-
-
-BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
 
 
 @pytest.mark.parametrize(
@@ -118,10 +119,8 @@ BASE = {"out": "x", "train": {"layout": "rsna", "root": "r"}}
     ],
 )
 def test_refused(tmp_path, change, message):
-    path = tmp_path / "bad.yaml"
-    path.write_text(yaml.safe_dump(BASE | change))
     with pytest.raises(ConfigError, match=r"bad\.yaml") as caught:
-        read_config(["--config", str(path)])
+        read(tmp_path / "bad.yaml", **change)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -176,32 +175,28 @@ def test_a_file_without_settings_says_so(tmp_path, text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("seed: 1\nhead:\n  beta: 1\nseed: 2\n", "'seed' is there twice, in line 1 and in line 4"),
-        ("head:\n  beta: 1\n  seed: 0\n  beta: 2\n", "'beta' is there twice, in line 2 and in line 4"),
-        ("head: {beta: 1, beta: 2}\n", "'beta' is there twice, in line 1 and in line 1"),
-        ("windows: [[40, 80]]\nlist:\n- a: 1\n  a: 1\n", "'a' is there twice, in line 3 and in line 4"),
+        ("seed: 1\nhead:\n  beta: 1\nseed: 2\n", "'seed' stands twice, in lines 1 and 4"),
+        ("head:\n  beta: 1\n  seed: 0\n  beta: 2\n", "'beta' stands twice, in lines 2 and 4"),
+        ("head: {beta: 1, beta: 2}\n", "'beta' stands twice, in lines 1 and 1"),
+        ("windows: [[40, 80]]\nlist:\n- a: 1\n  a: 1\n", "'a' stands twice, in lines 3 and 4"),
     ],
 )
 def test_a_name_that_is_there_twice_is_refused(tmp_path, text, message):
     (tmp_path / "run.yaml").write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_config([f"--config={tmp_path / 'run.yaml'}", "--out", "x"])
-    assert str(caught.value) == f"run.yaml, --out: {message}; leave one"
+    assert str(caught.value).startswith(f"run.yaml, --out: {message}")
 
 
 def test_an_error_names_all_that_the_settings_come_from(tmp_path):
-    path = tmp_path / "good.yaml"
-    path.write_text(yaml.safe_dump(BASE))
     with pytest.raises(ConfigError, match=r"^good\.yaml, --head\.beta, --seed: beta must be"):
-        read_config(["--config", str(path), "--head.beta=-1", "--seed", "3"])
+        read(tmp_path / "good.yaml", "--head.beta=-1", "--seed", "3")
     with pytest.raises(ConfigError, match=r"^good\.yaml: "):
-        read_config(["--config", str(path), "colour"])
+        read(tmp_path / "good.yaml", "colour")
 
 
 def test_the_command_line_overrides_the_file(tmp_path):
-    path = tmp_path / "good.yaml"
-    path.write_text(yaml.safe_dump(BASE))
-    config = read_config(["--config", str(path), "--head.bias", "1.5", "--train.root", "elsewhere"])
+    config = read(tmp_path / "good.yaml", "--head.bias", "1.5", "--train.root", "elsewhere")
     assert config.head.bias == 1.5
     assert config.train == SetSettings("rsna", "elsewhere")
 
@@ -222,22 +217,13 @@ def test_the_hash_names_the_settings_not_the_place():
     assert replace(config, seed=1).hash != config.hash
 
 
-def test_environment_variables_in_roots(monkeypatch):
-    monkeypatch.setenv("SCANS", "/data/scans")
-    assert SetSettings("rsna", "$SCANS/rsna").path == Path("/data/scans/rsna")
-    monkeypatch.delenv("SCANS")
-    with pytest.raises(ConfigError, match=r"\$SCANS is not set"):
-        _ = SetSettings("rsna", "$SCANS/rsna").path
-
-
 def test_more_sets_to_train_on_and_their_pictures(tmp_path):
     also = [
         {"layout": "slices", "root": "b", "window": [40, 80]},
         {"layout": "rsna", "root": "c", "slice_labels": True},
     ]
     path = tmp_path / "one.yaml"
-    path.write_text(yaml.safe_dump(BASE | {"also": also}))
-    config = read_config(["--config", str(path)])
+    config = read(path, also=also)
     wanted = [SetSettings("slices", "b", window=[40, 80]), SetSettings("rsna", "c", slice_labels=True)]
     assert config.also == wanted
     assert config.training_sets == {"train": config.train, "also_1": wanted[0], "also_2": wanted[1]}
@@ -263,7 +249,5 @@ def test_more_sets_to_train_on_and_their_pictures(tmp_path):
     ],
 )
 def test_sets_that_do_not_fit_together_are_refused(tmp_path, changes, named):
-    path = tmp_path / "one.yaml"
-    path.write_text(yaml.safe_dump(BASE | changes))
     with pytest.raises(ConfigError, match=rf"one\.yaml.*{named}"):
-        read_config(["--config", str(path)])
+        read(tmp_path / "one.yaml", **changes)

@@ -3,16 +3,27 @@
 import ast
 import subprocess
 import sys
+import textwrap
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 import ich_mil
 
 PACKAGE = Path(ich_mil.__file__).parent
-LAYERS = ["errors", "settings", "progress", "files", "ledger", "ranks", "windows", "convergence"]
-LAYERS += ["kernels", "dicom", "synthetic", "data", "encoders", "gp", "multimodal", "multikernel"]
+LAYERS = ["errors", "guard", "settings", "progress", "files", "ledger", "ranks", "window_presets", "windows"]
+LAYERS += [
+    "convergence",
+    "kernels",
+    "dicom",
+    "synthetic",
+    "data",
+    "encoders",
+    "gp",
+    "multimodal",
+    "multikernel",
+]
 LAYERS += ["training", "evaluate", "config", "runs", "report", "reports", "commands", "serve", "reproduce"]
-LAYERS += ["cli", "__main__"]
+LAYERS += ["arguments", "cli", "__main__"]
 
 
 def imports_of(path: Path) -> set[str]:
@@ -57,15 +68,68 @@ def test_no_circle():
     )
 
 
+def python(code, *words):
+    ended = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
 def test_what_trains_nothing_does_not_wait_for_what_trains():
-    """Lightning and torch's compiler take seconds to import."""
+    """Lightning, torch's compiler and highdicom take seconds to import."""
     names = ", ".join(f"ich_mil.commands.{name}" for name in ("predict", "validate", "recalibrate", "report"))
-    slow = "{'lightning', 'torchmetrics', 'torch._dynamo'}"
-    code = f"import sys; import {names}; print(sorted({slow} & sys.modules.keys()))"
-    told = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
-    assert told.stdout == "[]\n", told.stderr
+    slow = {"lightning", "torchmetrics", "torch._dynamo", "highdicom"}
+    assert python(f"import sys; import {names}; print(sorted({slow} & sys.modules.keys()))") == "[]\n"
 
 
 def test_the_processes_that_prepare_do_without_torch():
-    code = "import sys, ich_mil.data.preparation.prepare; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("import sys, ich_mil.data.preparation.prepare; print('torch' in sys.modules)") == "False\n"
+
+
+def test_wrong_paths_and_settings_are_refused_before_torch_is_imported(tmp_path):
+    """In one process, as starting Python takes longer than the commands."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "bad.yaml").write_text("out: x\ntrain: {layout: rsna, root: r}\nhead: {beta: -1}\n")
+    (tmp_path / "absent.yaml").write_text("out: x\ntrain: {layout: rsna, root: /absent}\n")
+    (tmp_path / "grid.yaml").write_text(
+        "out: x\ntrain: {layout: features, root: /absent}\ngrid: {beta: [1.0]}\nhead: {density: gamma}\n"
+    )
+    labelled = ["/absent", "--layout", "cq500", "--model", "headct-base"]
+    commands = [
+        ["prepare", "/absent", "--layout", "rsna", "--out", "x"],
+        ["train", "--config", "absent.yaml"],
+        ["train", "--config", "bad.yaml"],
+        ["train", "--config", "nowhere.yaml"],
+        ["grid", "--config", "grid.yaml"],
+        ["grid", "--config", "bad.yaml"],
+        ["reproduce", "nothing"],
+        ["serve", "--config", "bad.yaml"],
+        ["predict", "/absent"],
+        ["predict", "site", "--out", "site/x"],
+        ["predict", "site", "--model", "/absent"],
+        ["predict", "site", "--model", "site"],
+        ["predict", "site", "--triage", "/absent"],
+        ["predict", "site", "--contrast-words", "/absent"],
+        ["validate", *labelled],
+        ["recalibrate", *labelled, "--out", "x"],
+        ["ensemble", "/absent", "site", "--out", "x"],
+        ["triage", "site"],
+        ["subtype", "site", "--kinds", "bad.yaml", "--out", "x"],
+        ["drift", "/absent", "--reference", "headct-base"],
+        ["report", "site"],
+        ["reports", "/absent", "--out", "x"],
+    ]
+    code = f"""
+        import os, sys
+        from ich_mil.cli import main
+        os.chdir(sys.argv[1])
+        for words in {commands}:
+            assert main(words) == 2, words
+            assert "torch" not in sys.modules, words
+        print(os.listdir("site"))
+    """
+    assert python(textwrap.dedent(code), tmp_path) == "[]\n"

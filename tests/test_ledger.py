@@ -1,51 +1,26 @@
 """The codes of the ledger: which refuse, correct, choose or note."""
 
-from ich_mil.ledger import CHOICES, CORRECTED, INCOMPLETE, PASSING, REFUSED, Code
+from collections import Counter
 
-NOTED = {
-    "series-kind",
-    "contrast-unsure",
-    "part-of-head",
-    "gap",
-    "spacing-changes",
-    "tilted",
-    "flipped",
-    "pixels-not-square",
-    "centre-moves",
-    "other-picture",
-    "other-rescale",
-    "lossy",
-    "coarse-grey",
-    "sop-repeated",
-    "modality-missing",
-    "several-patients",
-    "patient-missing",
-    "same-slices",
-    "learned-from",
-    "unlike-training",
-    "label-repeated",
-    "label-clash",
-    "label-unused",
-}
-"""Used as it is."""
+import pandas as pd
+
+from ich_mil.ledger import CHOICES, CORRECTED, INCOMPLETE, PASSING, REFUSED, Code, LedgerEntry, LedgerWriter
 
 
 def test_each_code_refuses_or_corrects_or_chooses_or_notes():
-    """A new one is to be written down where it belongs; a page says 'Refused' and 'Corrected'."""
-    noted = {Code(value) for value in NOTED}
-    assert noted | REFUSED | CORRECTED | CHOICES == set(Code)
-    assert len(noted) + len(REFUSED) + len(CORRECTED) + len(CHOICES) == len(Code)
-    assert sorted(CORRECTED) == [
-        "already-hu",
-        "averaged",
-        "hu-clipped",
-        "intercept-12-bit",
-        "padding",
-        "thinned",
-        "unused-bits",
-    ]
-    assert sorted(CHOICES) == ["no-head", "series-chosen", "series-joined", "series-not-chosen"]
-
-
-def test_what_may_be_over_by_the_next_run_is_refused_and_leaves_a_scan_incomplete():
+    """A new code is to be counted where it belongs; a page says 'Refused' and 'Corrected'."""
+    assert Counter(code.kind for code in Code) == {"refused": 18, "corrected": 7, "choice": 4, "noted": 23}
+    assert (len(REFUSED), len(CORRECTED), len(CHOICES), len(INCOMPLETE)) == (18, 7, 4, 17)
+    assert {Code.GAP, Code.UNLIKE, Code.UNREADABLE, Code.SEVERAL_PATIENTS} <= INCOMPLETE
+    assert INCOMPLETE.isdisjoint(CORRECTED | CHOICES)
     assert PASSING <= REFUSED & INCOMPLETE
+    assert Code("gap") is Code.GAP
+
+
+def test_entries_are_written_and_counted_whatever_the_names_of_files_hold(tmp_path):
+    entries = [LedgerEntry("s", 'a\rb\n,".dcm', Code.GAP, "5 mm"), LedgerEntry("", "ä", Code.NOT_CT, "")]
+    with LedgerWriter(tmp_path / "ledger.csv") as ledger:
+        ledger.write(entries)
+    assert ledger.codes == {"gap": 1, "not-ct": 1}
+    table = pd.read_csv(tmp_path / "ledger.csv", keep_default_na=False)
+    assert [LedgerEntry(*row) for row in table.itertuples(index=False)] == entries

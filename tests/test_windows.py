@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from ich_mil.windows import PRESETS, apply_windows, parse_windows, resize, scaled
+from ich_mil.window_presets import PRESETS, parse_windows
+from ich_mil.windows import apply_windows, resize, scaled
 
 
 def test_hand_computed_values_of_the_papers_preset():

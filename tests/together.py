@@ -1,7 +1,9 @@
-"""Run a function in several processes that form a process group, as `torchrun` would start them."""
+"""Fresh processes that start at once, and a process group of them, as `torchrun` would start it."""
 
 import os
 from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,15 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from tests.forkserver import forkserver
+IMPORTED = ["tests.together", "tests.dicom.watch", "ich_mil.training.fit_cnn", "ich_mil.gp.fit_calibration"]
+IMPORTED += ["ich_mil.dicom.pixels.read", "gdcm", "jpeg_ls"]
+
+
+def forkserver() -> ForkServerContext:
+    """Context whose processes are forked off one server per run, which has imported `IMPORTED`."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    return context
 
 
 def _join(

@@ -20,9 +20,9 @@ from ich_mil.errors import ConfigError, ModelError, named
 from ich_mil.evaluate.deployment.drift import LEAST_BATCH, DriftAlarm, DriftResult, column_names, summarise
 from ich_mil.files import whole_file, write_json
 from ich_mil.progress import say
-from ich_mil.runs.model import REFERENCE, load_model
-from ich_mil.runs.predicted_features import predicted_views
+from ich_mil.runs.folder import REFERENCE
 from ich_mil.runs.predictions import NOTICE
+from ich_mil.runs.storage import load_model
 
 FORMAT = "ich_mil.drift_reference.1"
 
@@ -33,12 +33,7 @@ def _columns(features: FeatureSet) -> tuple[np.ndarray, np.ndarray]:
 
 
 def write_reference(features: FeatureSet, folder: Path) -> None:
-    """Write the reference scans of a run; nothing is written for fewer than `LEAST_BATCH` scans.
-
-    Args:
-        features: features of scans that the network was not trained on.
-        folder: folder of the run.
-    """
+    """Write reference scans, unseen by the network; fewer than `LEAST_BATCH` scans are not written."""
     if features.n_scans < LEAST_BATCH:
         return
     table, score = _columns(features)
@@ -48,12 +43,7 @@ def write_reference(features: FeatureSet, folder: Path) -> None:
 
 
 def read_reference(folder: Path, *, rate: float, seed: int) -> DriftAlarm:
-    """Fit the drift alarm to the reference scans of a run.
-
-    Args:
-        folder: folder of the run.
-        rate: false-alarm rate.
-        seed: seed of the fit.
+    """Fit the drift alarm to the reference scans of a run, with the false-alarm rate `rate`.
 
     Raises:
         ModelError: the run has no reference scans, or their file is damaged.
@@ -78,22 +68,17 @@ def read_reference(folder: Path, *, rate: float, seed: int) -> DriftAlarm:
 def drift_of(folder: Path, *, reference: Path, rate: float) -> DriftResult:
     """Compare predicted scans with the reference scans of their model; print and write the result.
 
-    Args:
-        folder: folder of `predict` or `validate`.
-        reference: folder of the model, a run or an ensemble.
-        rate: false-alarm rate.
-
     Raises:
         DataError: predictions or features that cannot be read, or are of another model; too few scans.
         ModelError: the run is not finished, or has no reference scans.
-        ConfigError: a rate that cannot be resolved.
+        ConfigError: a false-alarm rate that cannot be resolved.
     """
     model = load_model(reference)
     try:
         alarm = read_reference(model.members[0].folder, rate=rate, seed=model.seed)
     except ValueError as error:
         raise ConfigError(f"--rate: {error}") from error
-    features = predicted_views(folder, model).members[0]
+    features = model.predicted_features(folder).members[0]
     with named(folder):
         found = alarm.test(*_columns(features), features.patients)
     write_json(folder / "drift.json", {"notice": NOTICE, "model": str(reference), **asdict(found)})

@@ -21,51 +21,35 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ich_mil.commands.validate import training_views
 from ich_mil.config import RunConfig, read_config
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.splits import SPLITS, keys_of, load_splits, scan_keys, write_splits
 from ich_mil.errors import ConfigError, IchMilError, ModelError, named
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
-from ich_mil.files import alone, digest, remove_leftovers, write_json
+from ich_mil.files import alone, digest, write_json
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.fit_calibration import calibrating, held_out_logits
 from ich_mil.progress import say
 from ich_mil.ranks import device, these_ranks
-from ich_mil.runs.model import (
-    FINISHED,
-    Member,
-    TrainedModel,
-    copy_run,
-    ensemble_member,
-    load_model,
-    read_run,
-    samples_each,
-    write_ensemble,
-)
-from ich_mil.runs.training_sets import has_single_slices, head_scans, in_slices
+from ich_mil.runs.copying import copy_run
+from ich_mil.runs.folder import check_new, read_run
+from ich_mil.runs.model import Member, TrainedModel
+from ich_mil.runs.storage import ensemble_member, load_model, samples_each, write_ensemble
+from ich_mil.runs.training_sets import has_single_slices, head_scans, in_slices, training_views
 
 
 def join_runs(runs: Sequence[Path], out: Path, *, skip_failed: bool) -> None:
-    """Join finished runs or ensembles to one model, which holds a copy of each.
-
-    Args:
-        runs: folders of the runs.
-        out: folder of the new model.
-        skip_failed: leave out runs that cannot be loaded.
+    """Join finished runs or ensembles to one model in `out`, which holds a copy of each.
 
     Raises:
         ConfigError: `out` holds a run already; fewer than two members; a member given twice.
-        ModelError: a run that is not finished, is recalibrated, or differs from the first in slice thickness
-            or kind of input (pictures or features).
+        ModelError: a run that is not finished (without `skip_failed`), is recalibrated, or differs from the
+            first in slice thickness or kind of input (pictures or features).
         DataError: features of the common held-out scans cannot be read, or are of different slices.
     """
     with alone(out, doing="writing"):
-        if (out / "run.json").exists():
-            if any((out / name).exists() for name in FINISHED) or "joined" not in read_run(out):
-                raise ConfigError(f"{out}: holds a run already; choose another --out")
-            remove_leftovers(out)
+        check_new(out, "joined")
         models = _load(runs, skip_failed=skip_failed)
         folders = [member.folder for model in models for member in model.members]
         tables = [load_splits(folder / "splits.csv") for folder in folders]
@@ -121,13 +105,10 @@ def _load(runs: Sequence[Path], *, skip_failed: bool) -> list[TrainedModel]:
 
 
 def joint_splits(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Combine the splits of all members.
+    """Combine the `splits.csv` of all members.
 
     A scan belongs to the first split, in the order of `SPLITS`, that any member has assigned to a scan of its
     patient: a scan is held out only if every member has held out its patient.
-
-    Args:
-        tables: `splits.csv` of each member.
     """
     table = pd.concat(tables, ignore_index=True)
     table = table.sort_values("split", key=lambda split: split.map(SPLITS.index), kind="stable")
@@ -146,11 +127,7 @@ def joint_splits(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 def finish(out: Path, runs: Sequence[RunConfig]) -> None:
     """Fit the joint calibration of the members in `out/member_0`, ... and mark `out` as finished.
 
-    All ranks must call this function; rank 0 writes.
-
-    Args:
-        out: folder of the ensemble, with its `run.json` and its members.
-        runs: configurations of the members, which locate their training features.
+    All ranks must call this function; rank 0 writes. `runs` locate the members' training features.
     """
     config, names = read_run(out)["config"], read_run(out)["members"]
     members = [ensemble_member(load_model(out / name)) for name in names]

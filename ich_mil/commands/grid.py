@@ -43,18 +43,12 @@ GRID_FORMAT = "ich_mil.grid.1"
 
 
 def grid(config: GridConfig) -> pd.DataFrame:
-    """Run the fits of a grid that are not in its table yet.
-
-    Args:
-        config: configuration of the grid.
-
-    Returns:
-        The table, one row per fit: settings of the grid, seed and fold, reason of the stop, and metrics.
+    """Run the fits of a grid that are not in its table yet, and return the table, one row per fit.
 
     Raises:
         ConfigError: the folder holds results of other settings or data, or a kernel cannot be used.
         DataError: features that cannot be used, smoothed or divided into folds; an external set with patients
-            of the training set or with another number of features; a folder that another process is writing.
+            of the training set or another number of features; a folder that another process is writing.
     """
     features = read_feature_csv(config.train.path)
     width = features.x.shape[1]

@@ -7,20 +7,20 @@ In: a folder with one study or several, as exported by a PACS, and a trained mod
 
 from pathlib import Path
 
-from ich_mil.commands.pages import Shown, remove_shown, show_predictions
-from ich_mil.commands.subtype import Kinds
+from ich_mil.commands.pages import Shown, StudyPages, remove_shown
 from ich_mil.commands.triage import read_triage
 from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.splits import learned_from, load_splits
 from ich_mil.data.store import PreparedSet
 from ich_mil.dicom.contrast_words import read_site_phrases
-from ich_mil.files import alone, check_apart
+from ich_mil.files import alone
 from ich_mil.ledger import Code
 from ich_mil.progress import progress, say
 from ich_mil.report.maps import make_maps, write_maps
 from ich_mil.report.words import CODES
-from ich_mil.runs.model import check_no_run, load_model
-from ich_mil.runs.predictions import Results, in_no_study, incomplete, make_results, write_results
+from ich_mil.runs.assembly import make_results
+from ich_mil.runs.predictions import Results, in_no_study, incomplete, write_results
+from ich_mil.runs.storage import load_model
 
 
 class Predictor:
@@ -54,21 +54,27 @@ class Predictor:
         self.model = load_model(model)
         self.model.check_input(pictures=True)
         weights = self.model.provenance.weights
-        divided = self.model.folder / "splits.csv"
-        self.learned = learned_from(load_splits(divided)) if divided.is_file() else {}
+        splits = self.model.folder / "splits.csv"
+        self.learned = learned_from(load_splits(splits)) if splits.is_file() else {}
         self.triage = None if triage is None else read_triage(triage, weights=weights)
-        self.kinds = None if kinds is None else Kinds.load(kinds, weights=weights)
+        self.kinds = None
+        if kinds is not None:
+            from ich_mil.commands.subtype import Kinds
 
-    def __call__(self, root: Path, out: Path, *, jobs: int = 1) -> tuple[Results, PreparedSet]:
-        """Predict all studies below `root`, with heatmaps, into `out`.
+            self.kinds = Kinds.load(kinds, weights=weights)
+
+    def __call__(
+        self, root: Path, out: Path, *, jobs: int = 1, shown: Shown
+    ) -> tuple[Results, PreparedSet, list[Path]]:
+        """Predict all studies below `root` into `out`, with heatmaps, pages and optional DICOM results.
 
         Pages, maps, decisions and DICOM results of earlier predictions in `out` are removed.
 
         Returns:
-            The results, and the prepared set of the studies.
+            The results, the prepared set of the studies, and the paths of the DICOM results.
 
         Raises:
-            DataError: no readable study below `root`.
+            DataError: no readable study below `root`, or DICOM texts or results that cannot be written.
         """
         model = self.model
         prepared = prepare(
@@ -81,11 +87,10 @@ class Predictor:
         )
         views = model.features(prepared, out / "features.safetensors")
         predictions = model.predict(views)
-        explained = model.explain(views, predictions)
         results = make_results(
             views.features,
             predictions,
-            explained,
+            model.explain(views, predictions),
             prepared,
             set_name="new",
             model=model.provenance,
@@ -97,9 +102,13 @@ class Predictor:
             results = self.kinds.add(results, views)
         remove_shown(out)
         write_results(results, out)
-        for scan in progress(results.scans, total=len(results.scans), what="heatmaps", unit="scan"):
-            write_maps(make_maps(model, prepared, scan), out, scan, results.model)
-        return results, prepared
+        pages = StudyPages(results, prepared, out, shown)
+        for scan in progress(results.scans, total=len(results.scans), what="heatmaps and pages"):
+            hu = prepared.hu(scan.scan)
+            maps = make_maps(model, hu, scan)
+            write_maps(maps, out, scan, results.model)
+            pages.add(scan, hu, maps)
+        return results, prepared, pages.finish()
 
 
 def predict_folder(
@@ -111,34 +120,25 @@ def predict_folder(
     triage: Path | None = None,
     contrast_words: Path | None = None,
     kinds: Path | None = None,
-    shown: Shown,
+    dicom: bool = False,
+    names: bool = False,
 ) -> None:
-    """Predict all studies below `root`, and write predictions, pages and optional DICOM results to `out`.
-
-    Raises:
-        ConfigError: `out` lies in `root`, or is the folder of a run, or the contrast words cannot be used.
-        DataError: no readable study below `root`, thresholds that cannot be read, or a folder that another
-            process is writing.
-        ModelError: `model` is not a finished run with a CNN, or thresholds or kinds belong to another model.
-    """
-    check_apart(out, root)
-    check_no_run(out)
+    """Predict all studies below `root` into `out`, which must lie elsewhere, and print the results."""
     predictor = Predictor(model, triage, contrast_words, kinds)
     with alone(out, doing="writing"):
-        results, prepared = predictor(root, out, jobs=jobs)
-        show_predictions(results, prepared, out, shown)
+        results, prepared, _ = predictor(root, out, jobs=jobs, shown=Shown(dicom=dicom, names=names))
     for scan in results.scans:
         low, high = scan.interval_95
-        told = (
+        line = (
             f"{scan.scan}: probability {scan.probability:.3f} ± {scan.std:.3f}, 95 % {low:.3f} to {high:.3f}"
         )
-        if why := incomplete(scan.ledger):
-            told = f"{told}; never called negative: {', '.join(CODES[code] for code in why)}"
-        say(told)
+        if reasons := incomplete(scan.ledger):
+            line = f"{line}; never called negative: {', '.join(CODES[code] for code in reasons)}"
+        say(line)
     ledger = prepared.ledger
     for empty in ledger.scan[ledger.code == Code.SCAN_EMPTY]:
         say(f"{empty}: no slice could be used, see {prepared.folder / 'ledger.csv'}")
     if stray := in_no_study(results.ledger):
-        say(f"files of no known study, which were not judged: {len(stray)}; the first: {stray[0].detail}")
+        say(f"files of no known study, not predicted: {len(stray)}; the first: {stray[0].detail}")
     say(f"{out / 'predictions.csv'}")
     say(f"{out / 'index.html'}")

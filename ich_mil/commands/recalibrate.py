@@ -13,17 +13,16 @@ their label give a wrong intercept.
 """
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from ich_mil.commands.validate import MeasuredSet, external_set
+from ich_mil.commands.validate import MeasuredSet, site_set
 from ich_mil.config import SetLayout
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.splits import COLUMNS, keys_of, load_splits, scan_keys, write_splits
-from ich_mil.errors import ConfigError, DataError, ModelError, named
+from ich_mil.errors import DataError, ModelError, named
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.evaluate.deployment.recalibration import (
     LEAST_SCANS,
@@ -32,10 +31,13 @@ from ich_mil.evaluate.deployment.recalibration import (
     refitted_differences,
 )
 from ich_mil.evaluate.metrics import scan_metrics
-from ich_mil.files import alone, check_apart, copy_files, remove_leftovers, write_json, write_text
+from ich_mil.files import alone, copy_files, write_json, write_text
 from ich_mil.gp.calibration import Calibration
 from ich_mil.progress import say
-from ich_mil.runs.model import FINISHED, TrainedModel, copy_run, load_model, read_run, save_calibration
+from ich_mil.runs.copying import copy_run
+from ich_mil.runs.folder import check_new, read_run
+from ich_mil.runs.model import TrainedModel
+from ich_mil.runs.storage import load_model, save_calibration
 
 LEAST_OF_A_LABEL = 5
 """Minimum of scans per label; with fewer, or below `LEAST_SCANS` patients, prevalence is too uncertain."""
@@ -57,82 +59,59 @@ def recalibrate_run(
 ) -> None:
     """Write the recalibrated model to `out` and print the change of the metrics.
 
-    Args:
-        root: folder of the labelled scans, or feature CSV.
-        layout: layout of `root`.
-        model: folder of the run.
-        out: folder of the new run; the prepared set and features of the site go to `out/site`.
-        jobs: number of worker processes of the preparation.
-        contrast_words: site-specific CSV of phrases.
+    The prepared set and features of the site go to `out/site`.
 
     Raises:
-        ConfigError: `out` holds a run already, or lies in `root`.
+        ConfigError: `out` holds a run already.
         ModelError: the run is not finished, is not calibrated, or has changed in the meantime.
         DataError: data that cannot be used, a patient the run has seen, too few scans, or an AUC of the model
             of at most 0.5 on these scans.
     """
-    check_apart(out, root)
     trained = load_model(model)
     own = trained.calibration
     if own is None and all(member.own for member in trained.members):
         own = Calibration()  # identity: an ensemble with calibrated members but no joint calibration
     if own is None:
         raise ModelError(
-            f"{model}: its probabilities are uncalibrated (head.calibration is none, or the head did not "
-            "tell its held-out scans apart); train one that is calibrated"
+            f"{model}: is not calibrated (head.calibration is none, or its AUC on held-out scans is at most "
+            "0.5); train a calibrated model"
         )
     with alone(out, doing="writing"):
-        _check_out(out)
-        remove_leftovers(out)
-        site = out / "site"
-        places: dict[str, Any] = {
-            "prepared_in": site / "prepared",
-            "features_in": site / "features.safetensors",
-        }
-        measured = external_set(trained, layout, root, **places, jobs=jobs, contrast_words=contrast_words)
+        check_new(out, "recalibrated")
+        measured = site_set(
+            trained, root, out / "site", layout=layout, jobs=jobs, contrast_words=contrast_words
+        )
         features = measured.features
-        _check_site(features, str(root))
         with named(root):
+            _check_site(features)
             logits = trained.logits(measured.views)[0]
-        table = _table(logits, features, own, trained.seed)
-        _check_order(table, str(root))
+            table = _table(logits, features, own, trained.seed)
+            if table.auc[0] <= 0.5:
+                raise DataError(
+                    f"the model does not rank these scans (AUC {table.auc[0]:.3f}), or their labels are "
+                    "swapped; recalibration cannot help"
+                )
         new = recalibrate(logits, features.labels.numpy(), own)
         if load_model(model).provenance != trained.provenance:
-            raise ModelError(f"{model}: became another model meanwhile; run the same command again")
+            raise ModelError(f"{model}: has changed meanwhile; run the same command again")
         _write_all_but_head(trained, measured, out)
         write_text(out / "recalibration.csv", table.to_csv(index=False))
         save_calibration(trained, new, out)  # last, as it marks the run as finished
-    say(_told(table, own, new))
+    say(_summary(table, own, new))
     say(f"{out}: use it as --model")
 
 
-def _check_out(out: Path) -> None:
-    """Raise `ConfigError` for a folder with a run, unless it is an interrupted recalibration."""
-    if not (out / "run.json").exists():
-        return
-    if any((out / name).exists() for name in FINISHED) or "site" not in read_run(out):
-        raise ConfigError(f"{out}: holds a run already; choose another --out")
-
-
-def _check_site(features: FeatureSet, source: str) -> None:
+def _check_site(features: FeatureSet) -> None:
     patients, positive = len(set(features.patients)), int(features.labels.sum())
     if patients < LEAST_SCANS:
         raise DataError(
-            f"{source}: recalibration needs labelled scans of at least {LEAST_SCANS} patients, these are of "
+            f"recalibration needs labelled scans of at least {LEAST_SCANS} patients, these are of "
             f"{patients}; label more, or keep the model's own calibration"
         )
     if min(positive, features.n_scans - positive) < LEAST_OF_A_LABEL:
         raise DataError(
-            f"{source}: recalibration needs at least {LEAST_OF_A_LABEL} scans of each label, {positive} of "
-            f"{features.n_scans} are positive; label more as they come, do not choose them"
-        )
-
-
-def _check_order(table: pd.DataFrame, source: str) -> None:
-    if table.auc[0] <= 0.5:
-        raise DataError(
-            f"{source}: the model does not tell these scans apart (AUC {table.auc[0]:.3f}), or their labels "
-            "are swapped; no calibration mends that"
+            f"recalibration needs at least {LEAST_OF_A_LABEL} scans of each label, {positive} of "
+            f"{features.n_scans} are positive; label more consecutive scans, without selection"
         )
 
 
@@ -177,16 +156,17 @@ def _splits(splits: pd.DataFrame, scans: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([splits[kept], site], ignore_index=True)
 
 
-def _told(table: pd.DataFrame, own: Calibration, new: Calibration) -> str:
+def _summary(table: pd.DataFrame, own: Calibration, new: Calibration) -> str:
+    """Change of the metrics in words, for the console."""
     first = table.iloc[0]
+    share = f"{first.positives / first.n:.0%}"
+    isotonic = " Isotonic regression is replaced by its underlying sigmoid." if own.knots else ""
     lines = [
-        f"{first.n} labelled scans of {first.patients} patients, {first.positives} positive "
-        f"({first.positives / first.n:.0%}); the model ranks them with an AUC of {first.auc:.3f}.",
-        f"The intercept goes from {own.intercept:.3f} to {new.intercept:.3f}."
-        + (" Isotonic regression gives way to the sigmoid beneath it." if own.knots else ""),
-        f"Each scan by an intercept fitted to other patients (mean of {DIVISIONS} divisions), against the "
-        "model before; in brackets 95 % of resamples of patients, fitted to those drawn and measured on the "
-        "others:",
+        f"{first.n} labelled scans of {first.patients} patients, {first.positives} positive ({share}); "
+        f"AUC {first.auc:.3f}.",
+        f"Intercept: {own.intercept:.3f} before, {new.intercept:.3f} after.{isotonic}",
+        f"Metrics of held-out patients, mean of {DIVISIONS} divisions into folds; in brackets 95 % of "
+        "resamples of patients, with the intercept fitted to the drawn and measured on the other patients:",
     ]
     for row in table.to_dict("records"):
         change = f"{row['after'] - row['before']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
@@ -194,13 +174,11 @@ def _told(table: pd.DataFrame, own: Calibration, new: Calibration) -> str:
             f"  {SHOWN[row['metric']]:<9}{row['before']:.3f} -> {row['after']:.3f}, {change}, better in "
             f"{row['better']:.0%} of resamples"
         )
-    lines.append(
-        "A resample measures on a third of the patients: with few scans most of its spread is their chance, "
-        "and shares near 50% do not say that it will not help."
-    )
-    lines.append("Go by the log-loss: chance adds to an ECE, before and after, the more the fewer the scans.")
-    lines.append(
-        f"This holds for scans that come as these did, {first.positives / first.n:.0%} of them positive: of "
-        "scans chosen by their label it is wrong."
-    )
+    lines += [
+        "Each resample is measured on a third of the patients: with few scans its spread is mostly sampling "
+        "noise, and a share near 50% is no evidence against recalibration.",
+        "Prefer the log-loss: the ECE is biased upwards, the more the fewer the scans.",
+        f"Valid for scans with a similar share of positives ({share}); scans selected by label give a wrong "
+        "intercept.",
+    ]
     return "\n".join(lines)

@@ -61,11 +61,6 @@ def label_reports(
 
     Returns:
         The labels after corrections, in the order of the reports.
-
-    Raises:
-        ConfigError: `out` lies in the input folder, or there is no seed.
-        DataError: reports or corrections that cannot be used, seeds that occur in no report, or a folder that
-            another process is writing.
     """
     if not seeds:
         raise ConfigError("--seeds: needs at least one word that names blood, such as hemorrhage")

@@ -32,9 +32,8 @@ from ich_mil.files import alone, write_json
 from ich_mil.multikernel import MultiKernelGP
 from ich_mil.multikernel.sources import FEWEST
 from ich_mil.progress import progress, say
-from ich_mil.runs.model import load_model
-from ich_mil.runs.predicted_features import predicted_views
 from ich_mil.runs.predictions import NOTICE, KindResult, Results
+from ich_mil.runs.storage import load_model
 
 FORMAT = "ich_mil.kinds.1"
 DESCRIPTION = "kinds.json"
@@ -65,14 +64,9 @@ def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path) -> None:
         kinds: CSV with a column scan and one 0/1 column per kind.
         model: the model of the predictions.
         out: folder to write.
-
-    Raises:
-        DataError: predictions of another model, an unknown scan, a value other than 0 or 1, or no kind with
-            enough scans for `FOLDS` folds.
-        ConfigError: `out` holds kinds already.
     """
     trained = load_model(model)
-    views = predicted_views(folder, trained)
+    views = trained.predicted_features(folder)
     table = _read_kinds(kinds, set(views.features.scans))
     chosen = views.select(list(table.index))
     sources = embed(chosen)

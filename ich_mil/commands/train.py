@@ -14,9 +14,8 @@ In: a `RunConfig`. Out, in `config.out`:
     reference.safetensors  reference scans of the drift test; not for too few held-out scans
     head_fit.json          bound and validation loss of each sweep
 
-Until the data are read and split, only a lock file is written into the folder; the lock excludes other runs
-until the head is fitted. Each file is written atomically. With `resume`, a step whose file exists is skipped,
-and the CNN continues from its last epoch.
+Before the data are read and split, only a lock file is written; the lock excludes other runs. With `resume`,
+a step whose file exists is skipped, and the CNN continues from its last epoch.
 
 Under `torchrun`, rank 0 prepares data and writes files; all ranks train, extract features and fit. All ranks
 must see the same folders.
@@ -25,7 +24,6 @@ must see the same folders.
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import gpytorch
 import pandas as pd
@@ -34,7 +32,7 @@ import yaml
 
 from ich_mil import __version__
 from ich_mil.commands.drift import write_reference
-from ich_mil.config import PLACES, RunConfig
+from ich_mil.config import RunConfig
 from ich_mil.data.features import FeatureSet, read_feature_csv, read_unseen_csv
 from ich_mil.data.labels import name_some
 from ich_mil.data.splits import (
@@ -53,13 +51,15 @@ from ich_mil.encoders.frozen import load_cnn, save_cnn, stored_features
 from ich_mil.errors import ConfigError, DataError, named
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
-from ich_mil.files import alone, check_apart, digest, write_json, write_text
+from ich_mil.files import alone, digest, write_json, write_text
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.smoothing import make_smoother
 from ich_mil.gp.sparse_gp import check_kernel, make_kernel
 from ich_mil.progress import say
 from ich_mil.ranks import Ranks, device, these_ranks
-from ich_mil.runs.model import RUN_FORMAT, load_model, made_of, read_run
+from ich_mil.runs.folder import RUN_FORMAT, read_run
+from ich_mil.runs.resume import check_folder
+from ich_mil.runs.storage import load_model
 from ich_mil.runs.training_sets import (
     has_single_slices,
     head_scans,
@@ -75,20 +75,20 @@ from ich_mil.runs.training_sets import (
 from ich_mil.training.fit_cnn import fit_cnn
 from ich_mil.training.fit_head import fit_to
 
-MADE = ("cnn", "cnn.json", "features", "head.json")
-"""Files and folders of the steps after `run.json`, by which `resume` skips finished steps."""
 
-
-def train(config: RunConfig, *, resume: bool) -> None:
+def train(config: RunConfig, *, resume: bool, external: PreparedSet | None = None) -> PreparedSet | None:
     """Prepare data, train the CNN, extract features, fit and calibrate the head.
 
     Args:
         config: configuration of the run.
         resume: continue the run in `config.out`; without it that folder must not hold a run.
+        external: the external set of pictures, if it is prepared already.
+
+    Returns:
+        The prepared external set; None where there is none, or where a resumed run has checked it before.
 
     Raises:
-        ConfigError: the folder holds a run (with `resume`: of other settings), or lies in the data; a kernel
-            that cannot be used.
+        ConfigError: the folder holds a run (with `resume`: of other settings), or a kernel cannot be used.
         DataError: data that cannot be used, or a folder that another process is writing.
         ModelError: a CNN that cannot be built.
     """
@@ -97,7 +97,7 @@ def train(config: RunConfig, *, resume: bool) -> None:
     if start is not None:
         encoder = replace(start.encoder_settings, freeze=config.encoder.freeze)
         config = replace(config, encoder=encoder, cnn=start.settings)
-    check_sets(config)
+    check_config(config)
     features = read_feature_csv(config.train.path) if config.train.layout == "features" else None
     _check_head(config, features)
     with ExitStack() as held:
@@ -109,16 +109,16 @@ def train(config: RunConfig, *, resume: bool) -> None:
                 prepared = (
                     prepare_training(config, jobs=config.workers) if ranks.first else open_training(config)
                 )
-                splits = _start(config, prepared.scans)
-            else:
-                splits = _start(config, features.table, features)
+            scans = prepared.scans if features is None else features.table
+            splits, external = _start(config, scans, features, external)
         if features is None:
             features = _cnn_features(config, prepared, splits, ranks, start)
         if not (config.out / "head.json").is_file():
             fit_head(features, splits, config, ranks)
+    return external
 
 
-def check_sets(config: RunConfig) -> None:
+def check_config(config: RunConfig) -> None:
     """Check the sets and the network before any work is done.
 
     Raises:
@@ -126,17 +126,11 @@ def check_sets(config: RunConfig) -> None:
         DataError: a set that does not exist.
         ModelError: a CNN that cannot be built.
     """
-    if config.split.file is None and not config.split.validation:
-        _check_stopping(config, False)
+    if config.split.file is None:
+        _check_stopping(config, bool(config.split.validation))
     if config.train.layout != "features" and not (config.out / "cnn.json").is_file():
         AttentionCnn(config.encoder, config.cnn)  # fails here rather than after a long preparation
-    sets = [*config.training_sets.values(), *([config.external] if config.external else [])]
-    if len({one.layout == "features" for one in sets}) > 1:
-        raise ConfigError("train, also and external must both be pictures or both be features")
-    for one in sets:
-        if not one.path.exists():
-            raise DataError(f"{one.path}: no such file or folder")
-        check_apart(config.out, one.path)
+    config.check_paths()
 
 
 def _check_head(config: RunConfig, features: FeatureSet | None) -> None:
@@ -149,53 +143,15 @@ def _check_head(config: RunConfig, features: FeatureSet | None) -> None:
 
 def _check_stopping(config: RunConfig, validation: bool) -> None:
     if config.train.layout != "features" and not validation:
-        raise ConfigError("split: a CNN needs validation scans to stop on, only features do without")
+        raise ConfigError("split: a CNN needs validation scans for early stopping; set split.validation")
 
 
-def check_folder(config: RunConfig, resume: bool) -> None:
-    """Raise `ConfigError` if `out` holds another run or, without `resume`, any run."""
-    path = config.out / "run.json"
-    if not path.is_file():
-        foreign = [name for name in MADE if (config.out / name).exists()]
-        if foreign:
-            raise ConfigError(
-                f"{config.out}: holds {', '.join(foreign)} but no run.json that says which run made them; "
-                "choose another --out"
-            )
-        return
-    if not resume:
-        raise ConfigError(
-            f"{config.out}: holds a run already; add --resume to go on with it, or choose another --out"
-        )
-    old = read_run(config.out)
-    if kind := made_of(old):
-        raise ConfigError(f"{config.out}: is a {kind} model, not a training; choose another --out")
-    if old["config_hash"] != config.hash:
-        fields = ", ".join(_differences(old["config"], config.as_dict()))
-        raise ConfigError(f"{config.out}: was started with other settings ({fields}); choose another --out")
-
-
-def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    names = []
-    for name in sorted((set(old) | set(new)) - set(PLACES)):
-        a, b = old.get(name), new.get(name)
-        if isinstance(a, dict) and isinstance(b, dict):
-            names += _differences(a, b, f"{prefix}{name}.")
-        elif a != b:
-            names.append(f"{prefix}{name}")
-    return names
-
-
-def _start(config: RunConfig, scans: pd.DataFrame, features: FeatureSet | None = None) -> pd.DataFrame:
+def _start(
+    config: RunConfig, scans: pd.DataFrame, features: FeatureSet | None, external: PreparedSet | None
+) -> tuple[pd.DataFrame, PreparedSet | None]:
     """Split the scans and write the first files of the run; a resumed run keeps its split.
 
-    Args:
-        config: configuration of the run.
-        scans: index scan id; columns `patient`, `label`, `content`.
-        features: features of the scans, for a run on a feature table; None for pictures.
-
-    Returns:
-        The content of `splits.csv`.
+    Returns the content of `splits.csv`, and the prepared external set as returned by `train`.
     """
     path = config.out / "splits.csv"
     # pictures need no digest: changed files are prepared again. Slice labels do: they are not in `splits.csv`
@@ -208,12 +164,33 @@ def _start(config: RunConfig, scans: pd.DataFrame, features: FeatureSet | None =
         check_current(splits, scans, str(path))
         if config.split.file is not None:
             check_same(splits, read_splits(config.split.file, scans), str(config.split.file))
-        return splits
-    if config.split.file is not None:
-        splits = read_splits(config.split.file, scans)
+        return splits, external
+    splits = _divide(config, scans)
+    external = _check_external(config, splits, features, external)
+    write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
+    versions = {"ich_mil": __version__, "torch": str(torch.__version__), "gpytorch": gpytorch.__version__}
+    about = {
+        "format": RUN_FORMAT,
+        "cnn": config.train.layout != "features",
+        "table": table,
+        "config_hash": config.hash,
+        "config": config.as_dict(),
+        "trained_on": trained_on(config, splits),
+        "versions": versions,
+    }
+    write_json(config.out / "run.json", about)
+    write_splits(splits, path)
+    return splits, external
+
+
+def _divide(config: RunConfig, scans: pd.DataFrame) -> pd.DataFrame:
+    """Split the scans by `split.file` or at random, and check that the head can be calibrated."""
+    file = config.split.file
+    if file is not None:
+        splits = read_splits(file, scans)
         _check_stopping(config, bool((splits.split == "validation").any()))
         if rest := sorted(set(scans.index) - set(splits.scan)):
-            say(f"{config.split.file}: {len(rest)} scans are in no split and take no part: {name_some(rest)}")
+            say(f"{file}: {len(rest)} scans are in no split and are not used: {name_some(rest)}")
     else:
         shares = {"validation": config.split.validation, "test": config.split.test}
         with named(config.train.path):
@@ -223,49 +200,26 @@ def _start(config: RunConfig, scans: pd.DataFrame, features: FeatureSet | None =
         labels, folds = torch.tensor(learn.label.tolist()), config.head.calibration_folds
         with named(config.train.path):  # raises before anything is written if calibration is impossible
             folds_of(labels, learn.patient.tolist(), folds=folds, seed=config.head.seed)
-    _check_external(config, splits, features)
-    write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
-    about = {
-        "format": RUN_FORMAT,
-        "cnn": config.train.layout != "features",
-        "table": table,
-        "config_hash": config.hash,
-        "config": config.as_dict(),
-        "trained_on": trained_on(config, splits),
-        "versions": {
-            "ich_mil": __version__,
-            "torch": str(torch.__version__),
-            "gpytorch": gpytorch.__version__,
-        },
-    }
-    write_json(config.out / "run.json", about)
-    write_splits(splits, path)
     return splits
 
 
-def _check_external(config: RunConfig, splits: pd.DataFrame, features: FeatureSet | None) -> None:
-    """Check the external set before training; external pictures are prepared for this.
-
-    Raises:
-        DataError: a set that cannot be used, or with patients of the training or validation scans.
-    """
+def _check_external(
+    config: RunConfig, splits: pd.DataFrame, features: FeatureSet | None, prepared: PreparedSet | None
+) -> PreparedSet | None:
+    """Prepare the external set of pictures; `DataError` if the run trains on one of its patients."""
     one, learned = config.external, learned_from(splits)
     if one is None:
-        return
-    if one.layout == "features":
-        assert features is not None  # checked by `check_sets`
+        return None
+    if features is not None:
         read_unseen_csv(one.path, width=features.x.shape[1], learned=learned)
-        return
-    prepared = prepare_set(one, "external", config, jobs=config.workers)
+        return None
+    prepared = prepared or prepare_set(one, "external", config, jobs=config.workers)
     check_unseen(prepared.scans, learned, str(one.path))
+    return prepared
 
 
 def _start_network(run: Path, seed: int) -> AttentionCnn:
-    """Load the network to start from; for an ensemble, member `seed` modulo the number of members.
-
-    Raises:
-        ModelError: `run` is not a finished run with a network.
-    """
+    """Load the network to start from; for an ensemble, member `seed` modulo the number of members."""
     model = load_model(run)
     model.check_input(pictures=True)
     network = model.members[seed % len(model.members)].cnn
@@ -314,15 +268,16 @@ def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, rank
     """
     scans = head_scans(features, splits, config)
     watch = None if scans.watch is None else features.select(scans.watch)
-    learn = features.select(scans.learn).as_slices(in_slices(config, features))
+    whole = features.select(scans.learn)
+    learn = whole.as_slices(in_slices(config, features))
     with named(config.train.path):
         head = fit_to(learn, watch, config.head, mixed=has_single_slices(config))
     if not ranks.first:
         return
-    calibrates = watch or features.select(scans.learn)
+    calibrates = watch or whole
     if sigmoid := CnnSigmoid.fit(calibrates.cnn_scan, calibrates.labels):
         sigmoid.save(config.out / CNN_SIGMOID)
-    if likeness := Likeness.fit(features.select(scans.learn), seed=config.head.seed):
+    if likeness := Likeness.fit(whole, seed=config.head.seed):
         likeness.save(config.out)
     if unseen := unseen_by_network(features, splits, config):
         write_reference(features.select(unseen), config.out)

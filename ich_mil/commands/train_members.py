@@ -10,24 +10,25 @@ from contextlib import ExitStack
 import yaml
 
 from ich_mil.commands.ensemble import finish
-from ich_mil.commands.train import check_folder, check_sets, train
+from ich_mil.commands.train import check_config, train
 from ich_mil.config import RunConfig
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import load_splits, write_splits
+from ich_mil.data.store import PreparedSet
 from ich_mil.data.views import Views
 from ich_mil.errors import IchMilError
 from ich_mil.files import alone, write_json, write_text
 from ich_mil.progress import say
 from ich_mil.ranks import these_ranks
-from ich_mil.runs.model import ENSEMBLE, read_run
+from ich_mil.runs.folder import ENSEMBLE, read_run
+from ich_mil.runs.resume import check_folder
 
 
-def train_ensemble(config: RunConfig, *, resume: bool) -> None:
-    """Train all members and calibrate their mixture.
+def train_ensemble(config: RunConfig, *, resume: bool) -> PreparedSet | None:
+    """Train all members and calibrate their mixture; finished members of a resumed run are not trained again.
 
-    Args:
-        config: configuration of the ensemble.
-        resume: continue the ensemble in `config.out`; finished members are not trained again.
+    Returns:
+        The prepared external set, as returned by `ich_mil.commands.train.train`.
 
     Raises:
         IchMilError: as in `ich_mil.commands.train.train`, with the number of the member. Members finished
@@ -36,10 +37,11 @@ def train_ensemble(config: RunConfig, *, resume: bool) -> None:
     ranks = these_ranks()
     runs = [config.member(number) for number in range(config.members)]
     for run in runs:
-        check_sets(run)
+        check_config(run)
     for sets in ([run.train for run in runs], [run.external for run in runs]):
         if paths := [one.path for one in sets if one is not None and one.layout == "features"]:
             Views.of([read_feature_csv(path) for path in paths], paths)
+    external: PreparedSet | None = None
     with ExitStack() as held:
         with ranks.first_ahead():
             if ranks.first:
@@ -48,7 +50,7 @@ def train_ensemble(config: RunConfig, *, resume: bool) -> None:
         for number, run in enumerate(runs):
             say(f"member {number} of {config.members}: {run.out}")
             try:
-                train(run, resume=resume)
+                external = train(run, resume=resume, external=external)
             except IchMilError as error:
                 error.args = (f"member {number}: {error}",)  # keeps the class of the error
                 raise
@@ -59,6 +61,7 @@ def train_ensemble(config: RunConfig, *, resume: bool) -> None:
             finished = (config.out / ENSEMBLE).is_file()
         if not finished:
             finish(config.out, runs)
+    return external
 
 
 def _begin(config: RunConfig) -> None:

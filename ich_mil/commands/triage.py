@@ -15,8 +15,7 @@ import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
 from ich_mil.errors import DataError, ModelError, named
-from ich_mil.evaluate.deployment.conformal import Method
-from ich_mil.evaluate.deployment.triage import DECISIONS, Triage, fit_triage
+from ich_mil.evaluate.deployment.triage import DECISIONS, Method, Triage, fit_triage
 from ich_mil.files import write_json, write_text
 from ich_mil.ledger import Code
 from ich_mil.progress import say
@@ -44,78 +43,65 @@ def calibrate_triage(
         specificity: guaranteed share of negative scans that are not called positive.
         confidence: confidence of each guarantee.
         method: `risk_control` or `conformal`.
-
-    Returns:
-        The thresholds.
-
-    Raises:
-        DataError: labels that do not match the predictions, too few of them, one class only, or scans of
-            patients the model was trained or calibrated on.
     """
     results = read_results(folder)
     if results.set == "validation":
         raise DataError(
-            f"{folder}: the model was stopped and calibrated on these scans, they cannot carry a promise; "
+            f"{folder}: the model was stopped and calibrated on these scans, which rules out a guarantee; "
             "name a folder of 'validate'"
         )
-    seen = [one.scan for one in results.scans if any(e.code == Code.LEARNED_FROM for e in one.ledger)]
-    if seen:
+    if seen := [one.scan for one in results.scans if Code.LEARNED_FROM in {e.code for e in one.ledger}]:
         raise DataError(
             f"{folder}: the model was trained or calibrated on patients of {len(seen)} of its scans: "
-            f"{name_some(seen)}; they cannot carry a promise, predict others"
+            f"{name_some(seen)}, which rules out a guarantee; predict scans of other patients"
         )
-    rows = [
-        (one.scan, one.patient, one.probability, UNKNOWN if one.label is None else one.label)
-        for one in results.scans
-    ]
-    table = pd.DataFrame(rows, columns=["scan", "patient", "probability", "label"])
-    if labels is not None:
-        given = read_label_csv(labels, ["scan", "label"], key="scan")
-        given = given.assign(label=binary(given["label"], labels))
-        unlike = sorted(set(given.scan) ^ set(table.scan))
-        if unlike:
-            raise DataError(
-                f"{labels}: {len(unlike)} scans are in the labels or in the predictions of {folder} only: "
-                f"{name_some(unlike)}; both must hold the same scans"
-            )
-        given = given.set_index("scan").loc[table.scan]
-        table = table.assign(label=given["label"].to_numpy())
-        if "patient" in given:
-            if (given.patient == "").any():
-                first = given.index[given.patient == ""][0]
-                raise DataError(
-                    f"{labels}: scan {first}: patient is empty; name one for each scan, or leave it out"
-                )
-            table = table.assign(patient=given.patient.to_numpy())
-    if (table.label == UNKNOWN).all():
-        raise DataError(f"{folder}: no scan has a label; name a file with --labels")
-    try:
+    scans = [one.scan for one in results.scans]
+    if labels is None:
+        known = [UNKNOWN if one.label is None else one.label for one in results.scans]
+        patients = [one.patient for one in results.scans]
+        if set(known) == {UNKNOWN}:
+            raise DataError(f"{folder}: no scan has a label; name a file with --labels")
+    else:
+        given = _read_labels(labels, scans, folder)
+        known = given.label.tolist()
+        patients = given.patient.tolist() if "patient" in given else [one.patient for one in results.scans]
+    with named(labels or folder):
         triage = fit_triage(
-            table.label.to_numpy(),
-            table.probability.to_numpy(),
+            np.array(known),
+            np.array([one.probability for one in results.scans]),
             sensitivity=sensitivity,
             specificity=specificity,
             confidence=confidence,
             method=method,
-            patients=table.patient.tolist(),
+            patients=patients,
         )
-    except DataError as error:
-        raise DataError(f"{labels or folder}: {error}") from error
     write_json(out, {**triage.as_dict(), "model_weights": results.model.weights, "notice": NOTICE})
-    say(f"{out}: {triage.promise}")
+    say(f"{out}: {triage.guarantees}")
     return triage
+
+
+def _read_labels(path: Path, scans: list[str], folder: Path) -> pd.DataFrame:
+    """Labels, and patients where given, of exactly these scans, in their order."""
+    given = read_label_csv(path, ["scan", "label"], key="scan")
+    given = given.assign(label=binary(given["label"], path))
+    if unmatched := sorted(set(given.scan) ^ set(scans)):
+        raise DataError(
+            f"{path}: {len(unmatched)} scans are in the labels or in the predictions of {folder} only: "
+            f"{name_some(unmatched)}; both must hold the same scans"
+        )
+    given = given.set_index("scan").loc[scans]
+    if "patient" in given and (given.patient == "").any():
+        scan = given.index[given.patient == ""][0]
+        raise DataError(f"{path}: scan {scan}: patient is empty; name one for each scan, or drop the column")
+    return given
 
 
 def read_triage(thresholds: Path, *, weights: str) -> Triage:
     """Read the thresholds that `calibrate_triage` has written.
 
-    Args:
-        thresholds: path of the JSON file.
-        weights: digest of the model (`Provenance.weights`), which the thresholds must belong to.
-
     Raises:
         DataError: a file that cannot be used.
-        ModelError: the thresholds belong to another model.
+        ModelError: the thresholds belong to a model with other `weights` (`Provenance.weights`).
     """
     try:
         content: dict[str, Any] = {**json.loads(thresholds.read_text(encoding="utf-8"))}
@@ -139,17 +125,8 @@ def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
 
     A scan of which a part was not seen is never called negative; the column `incomplete` gives the reasons.
 
-    Args:
-        folder: folder of `predictions.json`.
-        thresholds: file written by `calibrate_triage` for the same model.
-        out: path of the CSV file to write.
-
     Returns:
         The table: scan, decision, probability, std, incomplete.
-
-    Raises:
-        DataError: files that cannot be used.
-        ModelError: the thresholds belong to another model.
     """
     results = read_results(folder)
     triage = read_triage(thresholds, weights=results.model.weights)
@@ -168,10 +145,10 @@ def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
     say(f"{out}: {counts}")
     held_back = sum(one.decision != call for one, call in zip(decided, calls, strict=True))
     if held_back:
-        say(f"{held_back} more would be negative, but were not seen whole: to be looked at")
-    say(triage.promise)
+        say(f"{held_back} scans below the thresholds were not seen whole: look instead of negative")
+    say(triage.guarantees)
     say(
-        f"predictions.csv and any pages in {folder} keep the results they had: 'ich-mil predict ... --triage "
-        f"{thresholds}' decides in them too"
+        f"predictions.csv and the pages in {folder} are unchanged; 'ich-mil predict ... --triage "
+        f"{thresholds}' writes these decisions there"
     )
     return table

@@ -7,16 +7,14 @@ In: a trained model and labelled scans. Out, in a folder per set: `metrics.csv`,
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from ich_mil.commands.pages import remove_shown
 from ich_mil.config import RunConfig, SetLayout, member_path
 from ich_mil.data.duplicates import names_of
-from ich_mil.data.features import FeatureSet, read_feature_csv, read_features, read_unseen_csv
+from ich_mil.data.features import FeatureSet, read_unseen_csv
 from ich_mil.data.labels import name_some
-from ich_mil.data.layouts.slice_pictures import Window
 from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.splits import check_unseen, learned_from, load_splits
 from ich_mil.data.store import PreparedSet
@@ -29,20 +27,21 @@ from ich_mil.evaluate.baselines import (
     position_score,
     slice_prevalence,
 )
-from ich_mil.evaluate.model_metrics import known_or_none
-from ich_mil.evaluate.result_table import Scores, evaluate
-from ich_mil.evaluate.table_text import format_table
-from ich_mil.files import alone, check_apart, write_text
+from ich_mil.evaluate.result_table import evaluate, format_table
+from ich_mil.evaluate.scores import Scores, known_or_none
+from ich_mil.files import alone, write_text
 from ich_mil.gp.predict import Predictions
 from ich_mil.progress import say
-from ich_mil.runs.model import Member, TrainedModel, check_no_run, load_model
-from ich_mil.runs.predictions import make_results, write_results
-from ich_mil.runs.training_sets import head_scans, open_training, whole_scans
+from ich_mil.runs.assembly import make_results
+from ich_mil.runs.model import TrainedModel
+from ich_mil.runs.predictions import Results, write_results
+from ich_mil.runs.storage import load_model
+from ich_mil.runs.training_sets import head_scans, open_training, prepare_set, training_views, whole_scans
 
 
 @dataclass(frozen=True)
 class MeasuredSet:
-    """A labelled set of a run, with its features.
+    """A labelled set with its features.
 
     Attributes:
         name: `train`, `validation`, `test` or `external`; also the name of the folder of its results.
@@ -68,29 +67,53 @@ class MeasuredSet:
         """Table with one row per scan: index `scan`; at least columns patient, label, content."""
         return self.features.table if self.prepared is None else self.prepared.scans.loc[self.features.scans]
 
+    def predict(self, model: TrainedModel) -> Predictions:
+        """Predictions of the scans; errors name the source."""
+        with named(self.source):
+            return model.predict(self.views)
 
-def run_sets(model: TrainedModel, config: RunConfig) -> dict[str, MeasuredSet]:
+    def metrics(self, rows: Sequence[Scores], *, seed: int, resamples: int) -> pd.DataFrame:
+        """Table of metrics of these scores (`ich_mil.evaluate.result_table.evaluate`)."""
+        return evaluate(
+            rows,
+            labels=self.features.labels.numpy(),
+            patients=self.features.patients,
+            offsets=self.features.offsets.numpy(),
+            slice_labels=self.features.slice_labels.numpy(),
+            seed=seed,
+            resamples=resamples,
+        )
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A measured set with its results: scores, `metrics.csv` as a table, and `predictions.json`."""
+
+    measured: MeasuredSet
+    rows: list[Scores]
+    table: pd.DataFrame
+    results: Results
+
+
+def run_sets(
+    model: TrainedModel, config: RunConfig, external: PreparedSet | None = None
+) -> dict[str, MeasuredSet]:
     """Collect the train, validation, test and external sets of a run that exist, with their features.
 
-    The external set is prepared, and its features are computed, where they do not exist yet.
+    `external` is the prepared external set; it is prepared here if None.
 
     Raises:
         DataError: the external set holds a scan or patient the run was trained or calibrated on, even if
             under another name.
     """
     sets = _training_sets(config)
-    if config.external is not None:
-        sets["external"] = external_set(
-            model,
-            config.external.layout,
-            config.external.path,
-            prepared_in=config.prepared / "external",
-            features_in=config.out / "features" / "external.safetensors",
-            jobs=config.workers,
-            window=config.external.picture_window,
-            contrast_words=config.contrast_words,
-        )
-    return sets
+    if config.external is None:
+        return sets
+    one = config.external
+    if external is None and one.layout != "features":
+        external = prepare_set(one, "external", config, jobs=config.workers)
+    features = config.out / "features" / "external.safetensors"
+    return sets | {"external": external_set(model, one.path, external, features)}
 
 
 def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
@@ -98,173 +121,104 @@ def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
     prepared = open_training(config) if config.train.layout != "features" else None
     views = training_views([config.member(k) for k in range(config.members)], splits.scan.tolist())
     used = head_scans(views.features, splits, config)
-    test = splits.scan[splits.split == "test"].tolist()
-    titles = {
-        "train": ("fitted", used.learn, []),
-        "validation": (
-            "used for early stopping and calibration",
-            used.watch or [],
-            splits.scan[splits.split == "validation"].tolist(),
-        ),
-        "test": ("held out", whole_scans(views.features, test, config), test),
+    held = {name: splits.scan[splits.split == name].tolist() for name in ("validation", "test")}
+    chosen = {
+        "train": ("fitted", used.learn),
+        "validation": ("used for early stopping and calibration", used.watch or []),
+        "test": ("held out", whole_scans(views.features, held["test"], config)),
     }
     sets = {}
-    for name, (title, scans, every) in titles.items():
+    for name, (title, scans) in chosen.items():
+        if left := len({*held.get(name, [])} - {*scans}):
+            title += f"; {left} single slices are not measured"
         if scans:
-            if left := len({*every} - {*scans}):
-                title += f"; {left} single slices are not measured"
             own = views.select(scans)
             sets[name] = MeasuredSet(name, f"{name} scans, {title}", config.train.path, own, prepared)
     return sets
 
 
-def training_views(runs: Sequence[RunConfig], scans: list[str]) -> Views:
-    """Read the features of training scans from several finished runs.
-
-    Args:
-        runs: configurations of the runs.
-        scans: ids of scans of their common training set.
-
-    Raises:
-        DataError: files that cannot be read or do not match each other, or a missing scan.
-    """
-    paths = [
-        run.train.path if run.train.layout == "features" else run.out / "features" / "train.safetensors"
-        for run in runs
-    ]
-    views = []
-    for run, path in zip(runs, paths, strict=True):
-        with named(path):
-            read = read_feature_csv if run.train.layout == "features" else read_features
-            views.append(read(path).select(scans))
-    return Views.of(views, paths)
-
-
 def external_set(
-    model: TrainedModel,
-    layout: SetLayout,
-    root: Path,
-    *,
-    prepared_in: Path,
-    features_in: Path,
-    jobs: int,
-    window: Window | None = None,
-    contrast_words: Path | None = None,
+    model: TrainedModel, root: Path, prepared: PreparedSet | None, features_in: Path
 ) -> MeasuredSet:
-    """Prepare a labelled set of patients the model was neither trained nor calibrated on, with features.
+    """Features of a labelled set of patients the model was neither trained nor calibrated on.
 
     Args:
         model: model that computes the features.
-        layout: layout of the set.
-        root: folder of the set, or CSV of public features, where `{member}` is replaced by the number of the
-            member.
-        prepared_in: folder of the prepared set; not used for public features.
+        root: folder of the set, or CSV of features; `{member}` is replaced by the number of the member.
+        prepared: prepared set of the folder; None for public features.
         features_in: file of the features; not used for public features.
-        jobs: number of worker processes of the preparation.
-        window: window of 8-bit pictures, for layout `slices`.
-        contrast_words: site-specific CSV of phrases.
 
     Raises:
         ModelError: the model reads pictures and is given features, or the other way round.
-        DataError: data that cannot be used, or a scan or patient the model has seen.
+        DataError: features that cannot be used, or a scan or patient the model has seen.
     """
-    model.check_input(pictures=layout != "features")
+    model.check_input(pictures=prepared is not None)
     learned = learned_from(load_splits(model.folder / "splits.csv"))
-    prepared: PreparedSet | None = None
-    if layout == "features":
+    if prepared is None:
         paths = [member_path(root, number) for number in range(len(model.members))]
-        pairs = zip(paths, model.members, strict=True)
-        views = Views.of([_unseen(*pair, learned) for pair in pairs], paths)
+        members = []
+        for path, member in zip(paths, model.members, strict=True):
+            own = learned_from(load_splits(member.folder / "splits.csv")) | learned
+            members.append(read_unseen_csv(path, width=len(member.head.x_mean), learned=own))
+        views = Views.of(members, paths)
     else:
-        prepared = prepare(
-            layout,
-            root,
-            prepared_in,
-            jobs=jobs,
-            thickness_mm=model.thickness_mm,
-            window=window,
-            contrast_words=contrast_words,
-        )
         check_unseen(prepared.scans, learned, str(root))
         patients, ids = prepared.scans.patient, {*prepared.scans.index}
         unnamed = [str(scan) for scan, patient in patients.items() if ids.issuperset(names_of(patient))]
         if unnamed:
             say(
                 f"{root}: {len(unnamed)} scans name no patient ({name_some(unnamed)}); "
-                "whether the model has seen these people cannot be told"
+                "the model may have been trained on these people"
             )
         views = model.features(prepared, features_in)
     return MeasuredSet("external", f"external scans, {root}", root, views, prepared)
 
 
-def _unseen(path: Path, member: Member, learned: dict[str, str]) -> FeatureSet:
-    """Read a feature table of a member, and check that the model was not trained on any of its scans."""
-    own = learned_from(load_splits(member.folder / "splits.csv"))
-    return read_unseen_csv(path, width=len(member.head.x_mean), learned=own | learned)
+def site_set(
+    model: TrainedModel, root: Path, out: Path, *, layout: SetLayout, jobs: int, contrast_words: Path | None
+) -> MeasuredSet:
+    """`external_set` of a folder or CSV; the prepared set and its features are stored in `out`.
 
-
-def validate_run(config: RunConfig) -> bool:
-    """Evaluate a run on its validation, test and external scans, and print a table for each set.
-
-    Returns:
-        Whether the run has any of these sets.
+    Raises:
+        ModelError: the model reads pictures and is given features, or the other way round.
+        DataError: data that cannot be used, or a scan or patient the model has seen.
     """
-    model = load_model(config.out)
-    sets = run_sets(model, config)
-    del sets["train"]
-    for name, one in sets.items():
-        measure(model, one, config.out / name)
-    return bool(sets)
+    model.check_input(pictures=layout != "features")
+    prepared = None
+    if layout != "features":
+        thickness = model.thickness_mm
+        prepared = prepare(
+            layout, root, out / "prepared", jobs=jobs, thickness_mm=thickness, contrast_words=contrast_words
+        )
+    return external_set(model, root, prepared, out / "features.safetensors")
 
 
 def validate_folder(
-    root: Path,
-    *,
-    layout: SetLayout,
-    model: Path,
-    out: Path,
-    jobs: int,
-    contrast_words: Path | None = None,
+    root: Path, *, layout: SetLayout, model: Path, out: Path, jobs: int, contrast_words: Path | None = None
 ) -> None:
-    """Evaluate a trained model on a labelled set it has not seen; write and print the table.
+    """Evaluate a trained model on a labelled set it has not seen, into `out`, and print the table.
 
     Raises:
-        ConfigError: `out` lies in `root`, or is the folder of a run.
         ModelError: `model` is not a finished run, or reads pictures and is given features, or vice versa.
         DataError: data that cannot be used, a patient the model has seen, or a folder that another process is
             writing.
     """
-    check_apart(out, root)
-    check_no_run(out)
     trained = load_model(model)
     with alone(out, doing="writing"):
-        places: dict[str, Any] = {
-            "prepared_in": out / "prepared",
-            "features_in": out / "features.safetensors",
-        }
-        one = external_set(trained, layout, root, **places, jobs=jobs, contrast_words=contrast_words)
+        one = site_set(trained, root, out, layout=layout, jobs=jobs, contrast_words=contrast_words)
         measure(trained, one, out)
 
 
-def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:
+def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> Evaluation:
     """Evaluate the head and its baselines on labelled scans; write predictions and `metrics.csv` to `out`.
 
     Pages, maps, decisions and DICOM results of earlier predictions in `out` are removed.
     """
-    features = one.features
-    with named(one.source):
-        predictions = model.predict(one.views)
-    frame = evaluate(
-        score_rows(model, features, predictions),
-        labels=features.labels.numpy(),
-        patients=features.patients,
-        offsets=features.offsets.numpy(),
-        slice_labels=features.slice_labels.numpy(),
-        seed=model.seed,
-        resamples=model.bootstrap,
-    )
+    predictions = one.predict(model)
+    rows = score_rows(model, one.features, predictions)
+    table = one.metrics(rows, seed=model.seed, resamples=model.bootstrap)
     results = make_results(
-        features,
+        one.features,
         predictions,
         model.explain(one.views, predictions),
         one.prepared,
@@ -274,32 +228,31 @@ def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> None:
     )
     remove_shown(out)
     write_results(results, out)
-    write_text(out / "metrics.csv", frame.to_csv(index=False))
-    say(f"\n{one.title}\n{format_table(frame)}\n\n{out / 'metrics.csv'}\n")
+    write_text(out / "metrics.csv", table.to_csv(index=False))
+    say(f"\n{one.title}\n{format_table(table)}\n\n{out / 'metrics.csv'}\n")
+    return Evaluation(one, rows, table, results)
 
 
 def score_rows(model: TrainedModel, features: FeatureSet, predictions: Predictions) -> list[Scores]:
     """Scores of the head, the CNN, its attention and image-free baselines: the rows of result tables."""
     splits = load_splits(model.folder / "splits.csv")
-    prevalence = position_scan(splits.label[splits.split == "train"].to_numpy(), features.n_scans)
-    cnn_scan, cnn_slice = (known_or_none(part.numpy()) for part in (features.cnn_scan, features.cnn_slice))
-    attention = known_or_none(features.attention.numpy())
+    train = splits.label[splits.split == "train"].to_numpy()
+    cnn_scan, cnn_slice, attention = (
+        known_or_none(part.numpy()) for part in (features.cnn_scan, features.cnn_slice, features.attention)
+    )
     position = known_or_none(position_score(features.positions.numpy()))
-    constant = slice_prevalence(features.slice_labels.numpy())
+    prevalence = slice_prevalence(features.slice_labels.numpy())
     sigmoid = CnnSigmoid.load(model.folder / CNN_SIGMOID)
-    calibrated = None if cnn_scan is None or sigmoid is None else sigmoid(features.cnn_scan).numpy()
+    head = predictions.scan_mean.numpy(), predictions.slice_mean.numpy()
     rows = [
-        Scores(
-            "Gaussian-process head",
-            predictions.scan_mean.numpy(),
-            predictions.slice_mean.numpy(),
-            slice_is_probability=True,
-        ),
+        Scores("Gaussian-process head", *head, slice_is_probability=True),
         Scores("CNN alone", cnn_scan, cnn_slice, slice_is_probability=True),
-        *([] if calibrated is None else [Scores("CNN alone, calibrated", calibrated, None)]),
-        *([] if attention is None else [Scores("CNN attention weight", None, attention)]),
-        Scores("position only", prevalence, position),
     ]
-    if constant is not None:
-        rows.append(Scores("slice prevalence", None, constant, slice_is_probability=True))
+    if cnn_scan is not None and sigmoid is not None:
+        rows.append(Scores("CNN alone, calibrated", sigmoid(features.cnn_scan).numpy(), None))
+    if attention is not None:
+        rows.append(Scores("CNN attention weight", None, attention))
+    rows.append(Scores("position only", position_scan(train, features.n_scans), position))
+    if prevalence is not None:
+        rows.append(Scores("slice prevalence", None, prevalence, slice_is_probability=True))
     return rows

@@ -1,9 +1,7 @@
-"""Packed bags of slices: batches of scans in HU, and the CNN's input pictures computed from them.
+"""Packed bags of slices: batches of scans in int16 HU, and the CNN's input pictures computed from them.
 
-In: prepared scans. Out: `Batch`, several packed scans in int16 HU, and the pictures of a batch, computed on
-the device that holds it (`ich_mil.kernels.pictures`). The HU take a sixth of the bytes of the pictures, and a
-GPU computes the pictures faster than they could be transferred to it. Nothing is padded. Scans may be cropped
-to the head.
+The pictures are computed on the device that holds the batch (`ich_mil.kernels.pictures`): the HU take a sixth
+of their bytes, and a GPU computes pictures faster than they could be transferred to it. Nothing is padded.
 
 A scan is one bag with one label. For a scan used slice by slice, each slice is a bag with its own label; the
 pictures of the scan are still computed and augmented together.
@@ -25,7 +23,8 @@ from ich_mil.dicom.head_box import HeadBox, head_box
 from ich_mil.kernels.pictures import Variation, pictures_of, vary
 from ich_mil.kernels.segments import bag_index
 from ich_mil.ranks import ALONE, Ranks
-from ich_mil.windows import Windows, to_pictures
+from ich_mil.window_presets import Windows
+from ich_mil.windows import to_pictures
 
 
 @dataclass(frozen=True)
@@ -49,14 +48,11 @@ class Batch:
     variations: tuple[Variation, ...] = ()
 
     def to(self, device: torch.device) -> "Batch":
-        """Copy the batch to a device; from pinned memory the copy does not block the host.
-
-        `offsets` stay on the CPU: the host reads them and would otherwise wait for the GPU.
-        """
+        """Copy the batch to a device, except `offsets`: the host reads them and would wait for the GPU."""
         return self._each(lambda value: value.to(device, non_blocking=True))
 
     def pinned(self) -> "Batch":
-        """Copy the batch to pinned memory, so that a copy to a GPU can be asynchronous."""
+        """Copy the batch to pinned memory, for an asynchronous copy to a GPU."""
         return self._each(_pinned)
 
     def _each(self, copy: Callable[[Tensor], Tensor]) -> "Batch":
@@ -74,11 +70,7 @@ def _pinned(value: Tensor) -> Tensor:
 class ScanDataset(Dataset[Batch]):
     """Dataset of scans: item i is scan i as a batch of one scan.
 
-    Args:
-        prepared: the prepared set.
-        scans: scan ids, in the order of the items.
-        crop: crop each scan to the head.
-        in_slices: ids of the scans that are used slice by slice.
+    Scans are cropped to the head if `crop`. The scans `in_slices` are used slice by slice.
 
     Attributes:
         labels: scan labels.
@@ -94,9 +86,7 @@ class ScanDataset(Dataset[Batch]):
         crop: bool = False,
         in_slices: Collection[str] = (),
     ) -> None:
-        self.prepared = prepared
-        self.scans = list(scans)
-        self.crop = crop
+        self.prepared, self.scans, self.crop = prepared, list(scans), crop
         self._boxes: dict[int, HeadBox] = {}
         about = prepared.scans.loc[self.scans]
         self.labels: list[int] = about.label.tolist()
@@ -111,15 +101,15 @@ class ScanDataset(Dataset[Batch]):
     def __len__(self) -> int:
         return len(self.scans)
 
-    def box(self, index: int) -> HeadBox:
-        """The rectangle of scan `index` that items contain: the head if `crop`, else the whole slice."""
+    def box(self, index: int, hu: np.ndarray) -> HeadBox:
+        """The rectangle of scan `index`, HU (n, H, W), that items contain: the head if `crop`, else all."""
         if index not in self._boxes:
-            hu = self.prepared.hu(self.scans[index])
             self._boxes[index] = head_box(hu) if self.crop else HeadBox.whole(hu)
         return self._boxes[index]
 
     def __getitem__(self, index: int) -> Batch:
-        hu = torch.from_numpy(self.box(index).crop(self.prepared.hu(self.scans[index])))
+        stack = self.prepared.hu(self.scans[index])
+        hu = torch.from_numpy(self.box(index, stack).crop(stack))
         return Batch(
             (hu,),
             (torch.empty(0, dtype=torch.int64),),
@@ -137,26 +127,17 @@ the feature maps of frozen encoder blocks on the device."""
 class Pictures:
     """Compute the CNN's input pictures of a batch, on the device that holds the batch.
 
-    Attributes:
+    Args:
         windows: W windows.
         size: S in pixels.
-        neighbours: number of slices above and below whose windows are further channels. At the ends of a
-            scan the outermost slice is repeated.
+        neighbours: number of slices above and below, 0 or 1, whose windows are further channels. At the ends
+            of a scan the outermost slice is repeated.
+        slices: total number of slices of the scans that are requested repeatedly. On the CPU their pictures
+            are cached if all of them fit into `KEEP_BYTES`. 0 disables the cache.
     """
 
     def __init__(self, windows: Windows, size: int, *, neighbours: int = 0, slices: int = 0) -> None:
-        """Store the settings and decide whether pictures are cached.
-
-        Args:
-            windows: W windows.
-            size: S in pixels.
-            neighbours: 0 or 1.
-            slices: total number of slices of the scans that are requested repeatedly. On the CPU their
-                pictures are cached if all of them fit into `KEEP_BYTES`. 0 disables the cache.
-        """
-        self.windows = windows
-        self.size = size
-        self.neighbours = neighbours
+        self.windows, self.size, self.neighbours = windows, size, neighbours
         n_bytes = slices * len(windows) * size**2 * torch.float32.itemsize
         self._kept: dict[str, Tensor] | None = {} if 0 < n_bytes <= KEEP_BYTES else None
 
@@ -206,9 +187,8 @@ class StepSampler(Sampler[list[tuple[int, int]]]):
 
     The items of a step are pairs (epoch, scan index), because the threads that read ahead have no other way
     to know the epoch. The steps depend on (seed, epoch) alone, so a resumed run and a run on another number
-    of ranks see the same steps. Each scan occurs once per epoch. Step sizes differ by at most one scan, and
-    the steps have about equally many slices, which keeps peak memory low. All ranks have the same number of
-    steps, and no step is empty on any rank.
+    of ranks see the same steps. Step sizes differ by at most one scan, and the steps have about equally many
+    slices, which keeps peak memory low. All ranks have the same number of steps, and none is empty.
 
     Args:
         sizes: (B,) number of slices of each scan.

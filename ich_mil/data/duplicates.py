@@ -1,10 +1,8 @@
 """Detect duplicate scans by a digest of their slices, and merge their patients.
 
-In: scans with the digests of their slices. Out: a digest per scan, and one patient for scans with equal
-digests. CQ500 contains such a pair; a study that was sent or pseudonymised twice is another case. All slices
-must be bit-identical, in any order: a scan with an additional slice or another averaging is not a duplicate.
-In a feature table, scans of one slice are not compared, because two patients may have equal features by
-chance.
+CQ500 contains one scan under two names; a study that was sent or pseudonymised twice is another case. All
+slices must be bit-identical, in any order. In a feature table, scans of one slice are not compared: two
+patients may have equal features by chance.
 """
 
 from collections.abc import Iterable
@@ -21,29 +19,21 @@ AND = " = "
 
 
 def content_of(slices: Iterable[str], *, least: int = 2) -> str:
-    """Digest of the content of a scan, independent of the order of its slices.
+    """Digest of the slice digests of a scan, in any order.
 
     Args:
         slices: digests of the slices.
-        least: smallest number of different slices for a digest. 1 is safe for pixels, which are never equal
-            by chance.
-
-    Returns:
-        The digest; '' for a scan with fewer different slices.
+        least: smallest number of different slices; '' is returned for fewer. 1 is safe for pixels.
     """
     distinct = sorted(set(slices))
     return digest(*(one.encode() for one in distinct)) if len(distinct) >= least else ""
 
 
 def one_patient(scans: pd.DataFrame) -> pd.Series:
-    """Merge the patients of scans with equal content, whatever their files say.
+    """Patient of each scan, with patients who share a `content` merged under all of their keys.
 
     Args:
         scans: columns `patient` and `content` (`content_of`).
-
-    Returns:
-        The patient of each scan. Patients that are connected by equal content get one name: all of their keys
-        joined by `AND` (`names_of` splits it).
     """
     patient, patients = pd.factorize(scans.patient)
     content, contents = pd.factorize(scans.content.mask(scans.content == ""))  # -1: no digest
@@ -56,5 +46,5 @@ def one_patient(scans: pd.DataFrame) -> pd.Series:
 
 
 def names_of(patient: str) -> list[str]:
-    """Split a patient into its keys: several if duplicate scans have different PatientIDs."""
+    """Keys of a patient; several where duplicate scans have different PatientIDs."""
     return patient.split(AND)

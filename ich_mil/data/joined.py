@@ -1,8 +1,7 @@
 """Joined prepared sets: several prepared sets read as one.
 
-In: prepared sets of different sources. Out: a `PreparedSet` with the scans of all of them. Patients are
-matched across sets by the key of the PatientID and by pixels: scans that share a bit-identical slice belong
-to one patient (`ich_mil.data.duplicates`). Equal names of scans or slices in two sets are refused.
+Patients are matched across sets by the key of the PatientID and by pixels: scans that share a bit-identical
+slice belong to one patient. Equal names of scans or slices in two sets are refused.
 """
 
 from collections.abc import Sequence
@@ -21,11 +20,7 @@ from ich_mil.files import digest
 
 @dataclass(frozen=True)
 class JoinedSet(PreparedSet):
-    """Prepared sets read as one; `folder` is the parent folder and `root` the root of the first set.
-
-    Attributes:
-        parts: the sets, in the order of their scans.
-    """
+    """Prepared sets read as one; `folder` is the parent folder and `root` the root of the first set."""
 
     parts: tuple[PreparedSet, ...]
 
@@ -36,10 +31,7 @@ class JoinedSet(PreparedSet):
 
     @cached_property
     def scans(self) -> pd.DataFrame:
-        """One row per scan, index `scan`: patient, label, slices (their number), content (a digest).
-
-        Scans that share a slice belong to one patient, whatever their files say.
-        """
+        """As `PreparedSet.scans`; scans that share a single slice belong to one patient."""
         patients = one_patient(self.table).groupby(self.table.scan, sort=False).first()
         return pd.concat([part.scans for part in self.parts]).assign(patient=patients)
 
@@ -56,7 +48,7 @@ class JoinedSet(PreparedSet):
         raise DataError(f"{self.folder}: has no scan {scan!r}")
 
     def hu(self, scan: str) -> np.ndarray:
-        """Pixels of one scan: `PreparedSet.hu` of the set that contains it."""
+        """`PreparedSet.hu` of the set that contains the scan."""
         return self.part_of(scan).hu(scan)
 
 
@@ -75,7 +67,7 @@ def joined(sets: Sequence[PreparedSet]) -> PreparedSet:
             if both := sorted(names & first.keys()):
                 raise DataError(
                     f"{first[both[0]].root} and {part.root}: {len(both)} {what} are in both sets: "
-                    f"{name_some(both)}; take them out of one, or give them another name if they are others"
+                    f"{name_some(both)}; remove them from one set, or rename them if they differ"
                 )
             first |= dict.fromkeys(names, part)
     fingerprint = digest(*(part.fingerprint.encode() for part in sets))

@@ -1,8 +1,4 @@
-"""Label tables: strict reading of hand-written CSV files.
-
-In: a CSV file. Out: its columns as stripped text, or as 0 and 1. Any other content raises an error that names
-the file and, where possible, the line.
-"""
+"""Label tables: strict reading of hand-written CSV files, with errors that name file and line."""
 
 import re
 from collections.abc import Sequence
@@ -21,15 +17,25 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
 
     A row with fewer fields than the header is filled up with empty fields.
 
+    Args:
+        path: the CSV file.
+        columns: required columns.
+        key: column without repeated values.
+
     Raises:
-        DataError: a row has more fields than the header, a column is missing or occurs twice, a value of the
-            column `key` occurs twice, or the file is not a comma-separated table in UTF-8.
+        DataError: a row has more fields than the header, a column is missing or occurs twice, a value of
+            `key` occurs twice, or the file is not a comma-separated table in UTF-8.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such table; put it there, or correct path or layout")
     try:
         with path.open(encoding="utf-8-sig") as file:
-            _check_separator(file.readline(), path)
+            header = file.readline()
+        for mark, name in ((";", "';'"), ("\t", "tabs")):  # Excel writes ; in locales with a decimal comma
+            if mark in header and "," not in header:
+                raise DataError(
+                    f"{path}: its columns are separated by {name}, not by ','; save it with commas"
+                )
         # The header is read as a row, so that pandas refuses longer rows. With a header, pandas takes the
         # number of fields from the first row of data.
         table = pd.read_csv(
@@ -42,48 +48,40 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
             skip_blank_lines=False,
         )
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is no UTF-8 text; save it as CSV in UTF-8") from error
+        raise DataError(f"{path}: is not UTF-8 text; save it as CSV in UTF-8") from error
     except OSError as error:
         reason = error.strerror or error
-        raise DataError(f"{path}: cannot be read ({reason}); put it where it can be") from error
+        raise DataError(f"{path}: cannot be read ({reason}); make it readable") from error
     except ValueError as error:
         if found := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error)):
             named, line, fields = found.groups()
             raise DataError(
-                f"{path}: line {line}: {fields} fields, but the header names {named}; put texts with a comma "
-                "into quotes"
+                f"{path}: line {line}: {fields} fields, but the header has {named}; quote texts that contain "
+                "a comma"
             ) from error
-        told = " ".join(str(error).split())
-        raise DataError(f"{path}: cannot be read as a CSV table ({told}); save it as one again") from error
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path}: cannot be read as CSV ({reason}); save it as CSV again") from error
     table.columns = pd.Index(table.iloc[0].fillna("").str.strip())
     table = table.iloc[1:].set_axis(pd.RangeIndex(len(table) - 1))
     table = table.fillna("").apply(lambda column: column.str.strip())
     table = table[(table != "").any(axis=1)]  # drop blank lines; the index still counts them
-    missing = [column for column in columns if column not in table]
-    if missing:
+    if missing := [column for column in columns if column not in table]:
         there = name_some(list(table.columns), 6)
         raise DataError(f"{path}: column {', '.join(missing)} is missing; found {there}")
     twice = table.columns[table.columns.duplicated() & (table.columns != "")].unique()
     if len(twice):
-        raise DataError(f"{path}: column {', '.join(twice)} is there twice; leave one")
+        raise DataError(f"{path}: column {', '.join(twice)} occurs twice; keep one")
     if key is not None and len(repeated := table[key][table[key].duplicated()]):
-        raise DataError(f"{path}: scans listed twice: {name_some(list(repeated))}; leave one row for each")
+        raise DataError(f"{path}: scans listed twice: {name_some(list(repeated))}; keep one row for each")
     return table
-
-
-def _check_separator(header: str, path: Path) -> None:
-    """Raise `DataError` for semicolons or tabs: Excel writes semicolons in locales with a decimal comma."""
-    for mark, told in ((";", "';'"), ("\t", "tabs")):
-        if mark in header and "," not in header:
-            raise DataError(f"{path}: its columns are separated by {told}, not by ','; save it with commas")
 
 
 def binary(values: pd.Series, path: Path) -> pd.Series:
     """Parse text labels as integers. `DataError`, naming file and line, for any value other than 0 or 1."""
-    wrong = ~values.isin(["0", "1"])
-    if wrong.any():
-        row = values.index[wrong][0]
-        raise DataError(f"{path}: line {row + 2}: {values.name} must be 0 or 1, got {values[row]!r}")
+    wrong = values.index[~values.isin(["0", "1"])]
+    if len(wrong):
+        value = values[wrong[0]]
+        raise DataError(f"{path}: line {wrong[0] + 2}: {values.name} must be 0 or 1, got {value!r}")
     return values.astype(int)
 
 

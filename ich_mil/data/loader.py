@@ -1,7 +1,5 @@
 """Data loader with prefetching threads: batches are read ahead and copied to the GPU during computation.
 
-In: a dataset of scans and the items of each step. Out: one `Batch` per step, in order.
-
 Threads suffice, because reading a scan is a copy from the file's memory map into pinned memory, and a copy
 releases the GIL. Worker processes would pass batches through shared memory, which the kernel clears for each
 step; this is six times slower (`python -m benchmarks.reading`).
@@ -23,7 +21,7 @@ AHEAD = 2
 
 
 class _Loader(DataLoader[Any]):
-    """`DataLoader` subclass with its own iteration; the base class provides the interface for Lightning.
+    """`DataLoader` with its own iteration; the base class is the interface for Lightning.
 
     Attributes:
         threads: number of threads that read ahead; 0 reads each batch on request.
@@ -71,17 +69,17 @@ def _sent_ahead(batches: Iterator[Batch], device: torch.device, stream: torch.cu
                 after = batch.to(device), stream.record_event()
             del batch  # free this batch before the next one is loaded
             if before is not None:
-                yield _arrived_on_gpu(*before)
+                yield _arrived(*before)
             before = after
     except Exception:
         if before is not None:  # this batch was complete before the failure
-            yield _arrived_on_gpu(*before)
+            yield _arrived(*before)
         raise
     if before is not None:
-        yield _arrived_on_gpu(*before)
+        yield _arrived(*before)
 
 
-def _arrived_on_gpu(batch: Batch, sent: torch.cuda.Event) -> Batch:
+def _arrived(batch: Batch, sent: torch.cuda.Event) -> Batch:
     """Make the current stream wait for the copy of a batch, without blocking the host."""
     now = torch.cuda.current_stream(batch.labels.device)
     now.wait_event(sent)
@@ -101,8 +99,7 @@ def loader(
         dataset: dataset of scans; several threads request items at the same time.
         workers: number of threads that read ahead; 0 reads each batch on request.
         steps: the items of each step, as indices of `dataset`.
-        device: target device. Batches are copied to a GPU while the previous batch is in use; for a CPU they
-            stay where they are.
+        device: a GPU to copy batches to in advance; a CPU changes nothing.
     """
     made = _Loader(dataset, batch_size=None, sampler=steps)
     made.threads = workers

@@ -1,8 +1,4 @@
-"""Train, validation and test splits by patient, and checks that no patient is in two splits.
-
-In: scans with patient, label and a digest of their slices. Out: a table with columns `COLUMNS`. Patients are
-drawn at random, stratified by whether they have a positive scan. All scans of a patient are in one split.
-"""
+"""Train, validation and test splits by patient, and checks that no patient is in two splits."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,7 +22,7 @@ def patient_key(patient_id: str) -> str:
 
 
 def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: int) -> pd.DataFrame:
-    """Draw a random split by patient, stratified by label.
+    """Draw a random split by patient, stratified by whether the patient has a positive scan.
 
     Patients who have a scan of several slices and patients who have only single slices are further strata,
     unless both are too few for every split.
@@ -99,8 +95,7 @@ def read_splits(path: Path, scans: pd.DataFrame) -> pd.DataFrame:
             without both labels.
     """
     table = read_scan_list(path)
-    unknown = sorted(set(table.scan) - set(scans.index))
-    if unknown:
+    if unknown := sorted(set(table.scan) - set(scans.index)):
         raise DataError(
             f"{path}: names {len(unknown)} scans that are not among those to train on: {name_some(unknown)}; "
             "take these rows out"
@@ -113,11 +108,10 @@ def read_splits(path: Path, scans: pd.DataFrame) -> pd.DataFrame:
 def check_splits(table: pd.DataFrame, source: str) -> None:
     """Raise `DataError` if a patient or scan is in two splits, or train or validation lacks a label.
 
-    An empty validation split is accepted. The error names the patients and their scans.
+    An empty validation split is accepted.
     """
     spread = table.groupby("patient").split.nunique()
-    twice = sorted(spread.index[spread > 1])
-    if twice:
+    if twice := sorted(spread.index[spread > 1]):
         scans = sorted(table.scan[table.patient.isin(twice)].unique())
         raise DataError(
             f"{source}: patients in two splits: {name_some(twice)} (scans {name_some(scans, 6)}); "
@@ -125,9 +119,7 @@ def check_splits(table: pd.DataFrame, source: str) -> None:
         )
     for split in ("train", "validation"):
         labels = set(table.label[table.split == split])
-        if split == "validation" and not labels:
-            continue
-        if not {0, 1} <= labels:
+        if not {0, 1} <= labels and (labels or split == "train"):
             raise DataError(
                 f"{source}: the {split} split needs scans of both labels, it has {sorted(labels) or 'none'}; "
                 "divide them otherwise"
@@ -140,11 +132,7 @@ def scan_keys(scan: str, patient: str, content: str) -> set[str]:
 
 
 def keys_of(scans: pd.DataFrame) -> dict[str, str]:
-    """Map each of the `scan_keys` of these scans to the scan id.
-
-    Args:
-        scans: index scan id; columns `patient`, `content`.
-    """
+    """Map each of the `scan_keys` of scans (columns `patient`, `content`) to the scan id."""
     rows = zip(scans.index, scans.patient, scans.content, strict=True)
     return {key: scan for scan, patient, content in rows for key in scan_keys(scan, patient, content)}
 
@@ -162,17 +150,17 @@ def check_unseen(scans: pd.DataFrame, learned: Mapping[str, str], source: str) -
     Args:
         scans: the test scans: index scan id; columns `patient`, `content`.
         learned: `keys_of` the scans used for training and calibration.
-        source: name of the file or set of the test scans, for messages.
+        source: file or set of the test scans.
     """
     names = {name for patient in scans.patient for name in names_of(patient)}
-    both = sorted({*learned} & names) or sorted({*learned} & {*scans.index})
-    if both:
+    if both := sorted({*learned} & names) or sorted({*learned} & {*scans.index}):
         raise DataError(
             f"{source}: {len(both)} of its patients were trained or calibrated on: {name_some(both)}; "
             "scans to be measured on must be of others (other people with the same PatientID need another)"
         )
-    twins = [f"{scan} (those of {learned[key]})" for scan, key in scans.content.items() if key in learned]
-    if twins:
+    if twins := [
+        f"{scan} (those of {learned[key]})" for scan, key in scans.content.items() if key in learned
+    ]:
         raise DataError(
             f"{source}: {len(twins)} of its scans have the slices of one that was trained or calibrated on: "
             f"{name_some(twins)}; take them out"

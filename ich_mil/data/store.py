@@ -1,15 +1,13 @@
-"""Prepared set: file layout and reader. One int16 memory map per scan, and one table of all slices.
+"""Prepared set: one int16 memory map per scan, and one table of all slices.
 
-    SET/scans/<scan>.npy    (n, H, W) int16 Hounsfield units, lowest slice first
-    SET/scans/<scan>.json   source files, orientation and corrections of each slice; written last, marks a
-                            complete scan
-    SET/slices.csv          one row per slice: scan, index, patient, position_mm, position, scan_label,
-                            slice_label, sop, source, corrections, content (a digest of its pixels)
-    SET/ledger.csv          all refusals, corrections and choices
-    SET/index.sqlite        header index (`ich_mil.data.preparation.index`), not part of the result
-    SET/prepared.json       format, layout, root, thickness and a digest of the source files
-
-In: the folder of a prepared set, written by `ich_mil.data.preparation.prepare`. Out: a `PreparedSet`.
+SET/scans/<scan>.npy    (n, H, W) int16 Hounsfield units, lowest slice first
+SET/scans/<scan>.json   source files, orientation and corrections of each slice; written last, marks a
+                        complete scan
+SET/slices.csv          one row per slice: scan, index, patient, position_mm, position, scan_label,
+                        slice_label, sop, source, corrections, content (a digest of its pixels)
+SET/ledger.csv          all refusals, corrections and choices
+SET/index.sqlite        header index (`ich_mil.data.preparation.index`), not part of the result
+SET/prepared.json       format, layout, root, thickness and a digest of the source files
 """
 
 import hashlib
@@ -84,13 +82,11 @@ class PreparedSet:
         Scans with the same slices belong to one patient, whatever their files say (`data.duplicates`).
         """
         grouped = self.table.groupby("scan", sort=False)
-        scans = pd.DataFrame(
-            {
-                "patient": grouped.patient.first(),
-                "label": grouped.scan_label.first(),
-                "slices": grouped.size(),
-                "content": grouped.content.agg(lambda slices: content_of(slices, least=1)),
-            }
+        scans = grouped.agg(
+            patient=("patient", "first"),
+            label=("scan_label", "first"),
+            slices=("scan", "size"),
+            content=("content", lambda slices: content_of(slices, least=1)),
         )
         return scans.assign(patient=one_patient(scans))
 
@@ -109,11 +105,7 @@ class PreparedSet:
         return self
 
     def hu(self, scan: str) -> np.ndarray:
-        """Pixels of one scan: (n, H, W) int16 HU, memory-mapped copy-on-write.
-
-        Raises:
-            DataError: the file cannot be read, or does not hold int16 slices.
-        """
+        """Pixels of one scan: (n, H, W) int16 HU, memory-mapped copy-on-write. `DataError`: damaged file."""
         path = scan_file(self.folder, scan)
         try:
             stack: np.ndarray = np.lib.format.open_memmap(path, mode="c")
@@ -141,9 +133,9 @@ class PreparedSet:
     @cached_property
     def ledger_by_scan(self) -> dict[str, list[dict[str, str]]]:
         """Ledger lines by scan id; lines that concern no scan are under ''."""
-        lines: dict[str, list[dict[str, str]]] = defaultdict(list)
+        lines: dict[str, list[Any]] = defaultdict(list)
         for line in self.ledger.to_dict("records"):
-            lines[line["scan"]].append({str(name): value for name, value in line.items()})
+            lines[line["scan"]].append(line)
         return dict(lines)
 
 

@@ -1,18 +1,16 @@
-"""Ensemble views: features of the same scans from several networks, the members of an ensemble.
+"""Ensemble views: features of the same scans from the members of an ensemble.
 
-In: one `FeatureSet` per member. Out: `Views`, the same feature sets with the scans in one order, and one
-`FeatureSet` that represents all of them in tables. The members need not have the same slices (the public
-feature tables of CQ500 do not). Each member classifies a scan from its own slices; only slices common to all
-members are reported.
+The members need not have the same slices (the public feature tables of CQ500 do not). Each member classifies
+a scan from its own slices; only slices common to all members are reported.
 
-Shapes: B scans, N slices common to all members.
+Shapes: B scans.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -56,10 +54,14 @@ class Views:
             if differ := sorted(set(first.scans) ^ set(one.scans)):
                 raise DataError(f"{source}: its scans are not those of {named[0]}: {name_some(differ)}")
         ordered = tuple(one if one.scans == first.scans else one.select(first.scans) for one in members)
-        if all(_names(one) == _names(first) for one in ordered[1:]):
+        slices = [_slice_names(one) for one in ordered]
+        if all(names == slices[0] for names in slices):
             views = cls(ordered, (None,) * len(ordered))
         else:
-            views = cls(ordered, tuple(_places(ordered, str(named[0]))))
+            common = [set.intersection(*map(set, names)) for names in zip(*slices, strict=True)]
+            if lost := [scan for scan, names in zip(first.scans, common, strict=True) if not names]:
+                raise DataError(f"{named[0]}: scans without a slice that all members have: {name_some(lost)}")
+            views = cls(ordered, tuple(_places(names, common) for names in slices))
         for number, source in enumerate(named):
             views._check(number, f"{source}", f"{named[0]}")
         return views
@@ -80,11 +82,13 @@ class Views:
     def features(self) -> FeatureSet:
         """One feature set for tables: common slices, `x` of the first member, mean CNN outputs."""
         common = [self._common(number) for number in range(len(self.members))]
-        said = ("cnn_scan", "cnn_slice", "attention")
         if len(common) == 1:
             return common[0]
-        scan, each, attention = (torch.stack([getattr(one, name) for one in common]).mean(0) for name in said)
-        return replace(common[0], cnn_scan=scan, cnn_slice=each, attention=attention)
+        outputs = ("cnn_scan", "cnn_slice", "attention")
+        means: dict[str, Any] = {
+            name: torch.stack([getattr(one, name) for one in common]).mean(0) for name in outputs
+        }
+        return replace(common[0], **means)
 
     def select(self, scans: list[str]) -> Self:
         """Select scans by id, in the order given. `DataError` for an unknown id."""
@@ -95,39 +99,20 @@ class Views:
         view, places = self.members[number], self.places[number]
         if places is None:
             return view
-        starts = view.offsets.tolist()
-        rows = [start + place for start, own in zip(starts, places, strict=False) for place in own]
+        starts = view.offsets[:-1].tolist()
+        rows = [start + place for start, own in zip(starts, places, strict=True) for place in own]
         sizes = torch.tensor([0, *map(len, places)])
-        return replace(
-            view,
-            x=view.x[rows],
-            offsets=sizes.cumsum(0),
-            slice_names=[view.slice_names[row] for row in rows],
-            slice_labels=view.slice_labels[rows],
-            positions=view.positions[rows],
-            cnn_slice=view.cnn_slice[rows],
-            attention=view.attention[rows],
-            positions_mm=None if view.positions_mm is None else view.positions_mm[rows],
-            texture=None if view.texture is None else view.texture[rows],
-        )
+        return view.select_slices(torch.tensor(rows), sizes.cumsum(0))
 
 
-def _places(members: Sequence[FeatureSet], first: str) -> list[Places]:
-    """Indices of the common slices for each member, in the member's own order."""
-    named = [_names(one) for one in members]
-    common = [set.intersection(*map(set, names)) for names in zip(*named, strict=True)]
-    if lost := [scan for scan, names in zip(members[0].scans, common, strict=True) if not names]:
-        raise DataError(f"{first}: scans without a slice that all members have: {name_some(lost)}")
+def _places(of_member: list[list[str]], common: list[set[str]]) -> Places:
+    """Indices of the common slices among the slices of each scan."""
     return [
-        [
-            [place for place, name in enumerate(names) if name in both]
-            for names, both in zip(of_member, common, strict=True)
-        ]
-        for of_member in named
+        [place for place, name in enumerate(names) if name in both]
+        for names, both in zip(of_member, common, strict=True)
     ]
 
 
-def _names(view: FeatureSet) -> list[list[str]]:
+def _slice_names(view: FeatureSet) -> list[list[str]]:
     """Slice names of each scan."""
-    edges = view.offsets.tolist()
-    return [view.slice_names[start:stop] for start, stop in pairwise(edges)]
+    return [view.slice_names[start:stop] for start, stop in pairwise(view.offsets.tolist())]

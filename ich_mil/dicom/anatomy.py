@@ -9,18 +9,12 @@ miss, so part of the skull may be absent or outside the field of view. Enclosed 
 brain, CSF and fresh blood count if they fill a disc 20 mm wide; spinal canal, marrow and noise do not fill
 it. The slice with the largest area decides, so single slices and parts of a head can pass.
 
-Largest area per scan [cm²], measured on all data available during development:
-
-| head | cm² | not a head | cm² |
-|---|---|---|---|
-| CT-ICH, 55 scans | 140-250 | shoulders, thoracic spine, localizer | 0 |
-| GE head, CT2, two other real slices | 78-178 | drawn chest, belly, neck, thighs | 0 |
-| phantoms (bone kernel, 64 pixels) | 139-213 (76) | drawn pelvis (bladder full of contrast) | 0 (19) |
-| RSNA slices above the skull base | 22-170 | drawn jaw, solid without fat | 17 |
-| RSNA slices at the skull base | 4-18 | water in acrylic or bone, cylinders, air | 0 |
-| a quarter (third) of the skull removed | 46-121 (36) | noise | 4 |
-| 15 % (25 %) of the head cut off | 76 (30) | RSNA slices of air or bone of the vertex | 0 |
-| CT-ICH shrunk to 55 %, bone to 40 % | 41 | RSNA slice of the face | 0 |
+Largest area per scan [cm²] on all data available during development: 140-250 in 55 CT-ICH scans (with a third
+of the skull removed 36, with 25 % of the head cut off 30), 78-178 in other real heads, 76-213 in phantoms;
+22-170 in RSNA slices above the skull base and 4-18 at the skull base. Without a head: 19 in a drawn pelvis
+with a bladder full of contrast agent, 17 in a drawn jaw without fat, 4 in noise; 0 in shoulders, thoracic
+spine and a localizer, drawn chest, belly, neck and thighs, cylinders of water, and RSNA slices of vertex,
+face and air.
 
 Legend: `n` slices, `H, W` pixels, `h, w` cells.
 """
@@ -64,17 +58,11 @@ CUT_OFF_FRACTION = 0.6
 MAX_LOOKS = 12
 
 
-def _steps(angle: float) -> list[tuple[int, int]]:
-    """Offsets of 1, 2, 4, ... cells along a direction, rounded to whole (rows, columns).
-
-    Args:
-        angle: direction [rad]; 0 points along a row.
-    """
-    down, across = math.sin(angle), math.cos(angle)
-    return [(round(2**k * down), round(2**k * across)) for k in range(DOUBLINGS)]
-
-
-STEPS = [_steps(2 * math.pi * k / DIRECTIONS) for k in range(DIRECTIONS)]
+# Offsets of 1, 2, 4, ... cells along each direction, rounded to whole (rows, columns).
+STEPS = [
+    [(round(2**k * math.sin(angle)), round(2**k * math.cos(angle))) for k in range(DOUBLINGS)]
+    for angle in np.linspace(0, 2 * math.pi, DIRECTIONS, endpoint=False).tolist()
+]
 IN_DISC = np.array([np.hypot(*np.mgrid[-DISC : DISC + 1, -DISC : DISC + 1]) <= DISC])  # (1, h, w)
 # Empty cells after each row and each slice: the length of the longest step.
 MARGIN = 2 ** (DOUBLINGS - 1)
@@ -90,13 +78,9 @@ def head_refusal(hu: NDArray[np.int16], *, spacing: tuple[float, float]) -> str 
         hu: (n, H, W) HU.
         spacing: distance between neighbouring rows and between neighbouring columns [mm].
 
-    Returns:
-        One sentence with the measured and the required area, or None.
-
     Raises:
         ValueError: `hu` is empty or not three-dimensional, or a spacing is not a positive number.
     """
-    _check(hu, spacing)
     n = len(hu)
     needed = MIN_AREA if n >= FEW else MIN_AREA_FEW
     looks = np.unique(np.linspace(0, n - 1, min(n, MAX_LOOKS)).round().astype(int)).tolist()
@@ -105,11 +89,8 @@ def head_refusal(hu: NDArray[np.int16], *, spacing: tuple[float, float]) -> str 
         largest = max(largest, float(brain_area(hu[index : index + 1], spacing)[0]))
         if largest >= needed:
             return None
-    slices = "the only slice" if n == 1 else f"the best of {len(looks)} slices looked at"
-    return (
-        f"{slices} holds {largest:.1f} cm² of brain-range tissue inside bone; "
-        f"{needed:g} cm² are needed of a head"
-    )
+    slices = "the only slice" if n == 1 else f"the best of {len(looks)} examined slices"
+    return f"{slices} has {largest:.1f} cm² of brain-range tissue inside bone; a head needs {needed:g} cm²"
 
 
 def head_cut_off(hu: NDArray[np.int16], *, spacing: tuple[float, float]) -> str | None:
@@ -121,17 +102,10 @@ def head_cut_off(hu: NDArray[np.int16], *, spacing: tuple[float, float]) -> str 
     CT-ICH scans has 47-76 %; with 30 mm removed, 66-97 %. The test cannot detect missing slices below the
     brain and rarely detects a smaller loss.
 
-    Args:
-        hu: (n, H, W) HU of axial slices, lowest first.
-        spacing: distance between neighbouring rows and between neighbouring columns [mm].
-
     Returns:
-        One sentence with the measured areas, or None; always None for fewer than `FEW` slices.
-
-    Raises:
-        ValueError: `hu` is empty or not three-dimensional, or a spacing is not a positive number.
+        One sentence with the measured areas of the axial slices `hu` (n, H, W), lowest first, or None; always
+        None for fewer than `FEW` slices.
     """
-    _check(hu, spacing)
     n = len(hu)
     if n < FEW:
         return None
@@ -139,26 +113,22 @@ def head_cut_off(hu: NDArray[np.int16], *, spacing: tuple[float, float]) -> str 
     areas = brain_area(hu[looks], spacing)  # (FEW,)
     most = float(areas.max())
     ends = (("lowest", float(areas[0])), ("highest", float(areas[-1])))
-    cut = [f"the {which} slice holds {area:.0f}" for which, area in ends if area > CUT_OFF_FRACTION * most]
+    cut = [f"the {which} slice has {area:.0f}" for which, area in ends if area > CUT_OFF_FRACTION * most]
     if most < MIN_AREA or not cut:
         return None
-    return f"{' and '.join(cut)} of the {most:.0f} cm² of brain on the fullest one: the head goes on there"
+    return f"{' and '.join(cut)} of the {most:.0f} cm² of brain on the largest one: the head continues there"
 
 
 def brain_area(hu: NDArray[np.int16], spacing: tuple[float, float]) -> NDArray[np.float64]:
-    """Area of brain-range tissue enclosed by bone on each slice.
-
-    Args:
-        hu: (n, H, W) HU.
-        spacing: distance between neighbouring rows and between neighbouring columns [mm].
-
-    Returns:
-        (n,) areas [cm²].
+    """Area of brain-range tissue enclosed by bone on each slice of `hu` (n, H, W): (n,) cm².
 
     Raises:
-        ValueError: `hu` is empty or not three-dimensional, or a spacing is not a positive number.
+        ValueError: `hu` is empty or not three-dimensional, or a spacing [mm] is not a positive number.
     """
-    _check(hu, spacing)
+    if hu.ndim != 3 or hu.size == 0:
+        raise ValueError(f"HU must be a non-empty (n, H, W) array; got shape {hu.shape}")
+    if not all(math.isfinite(side) and side > 0 for side in spacing):
+        raise ValueError(f"pixel spacing must be two positive numbers of mm; got {spacing}")
     rows, columns = (max(1, round(PART / side)) for side in spacing)
     parts = _join(hu, np.add, rows, columns)  # sums of rows * columns pixels
     down, across = (
@@ -180,12 +150,7 @@ def _directions_to_bone(bone: Mask, soft: Mask) -> NDArray[np.uint8]:
 
         F_2L(p) = F_L(p) or (S_L(p) and F_L(p + L d)),    S_2L(p) = S_L(p) and S_L(p + L d).
 
-    Args:
-        bone: (n, h, w) bone cells.
-        soft: (n, h, w) cells that a line may cross.
-
-    Returns:
-        (n, h, w) counts of 0..`DIRECTIONS`.
+    `bone` and `soft`, cells that a line may cross, and the counts are (n, h, w).
     """
     all_bone, all_soft = _to_bits(bone), _to_bits(soft)
     width = bone.shape[2] + MARGIN
@@ -234,10 +199,3 @@ def _join(values: NDArray[np.integer[Any]], how: np.ufunc, rows: int, columns: i
     for column in range(1, columns):
         how(joined, tall[:, :, column:w:columns], out=joined)
     return joined
-
-
-def _check(hu: NDArray[np.int16], spacing: tuple[float, float]) -> None:
-    if hu.ndim != 3 or hu.size == 0:
-        raise ValueError(f"HU must be a non-empty (n, H, W) array; got shape {hu.shape}")
-    if not all(math.isfinite(side) and side > 0 for side in spacing):
-        raise ValueError(f"pixel spacing must be two positive numbers of mm; got {spacing}")

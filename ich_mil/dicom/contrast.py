@@ -92,7 +92,7 @@ class ContrastWords:
                 at += 1
         return items
 
-    def _unmatched(self, token: "Token") -> list[_Item]:
+    def _unmatched(self, token: Token) -> list[_Item]:
         """Items for a token that begins no phrase."""
         text = token.text
         if text[0].isdigit():
@@ -120,12 +120,7 @@ def _is_letter(text: str) -> bool:
 
 
 def _said(items: list[_Item]) -> tuple[bool | None, bool | None, list[str]]:
-    """Interpret the phrases of a text.
-
-    Returns:
-        Contrast by statements about the agent, contrast implied by phases or angiography (None where there
-        are none), and unknown words next to an agent.
-    """
+    """Contrast by statements about the agent, contrast implied by phases or angiography, unknown words."""
     agent: set[bool] = set()
     implied: set[bool] = set()
     unknown: list[str] = []
@@ -171,12 +166,8 @@ def _said(items: list[_Item]) -> tuple[bool | None, bool | None, list[str]]:
                 unknown += doubtful
             else:
                 agent.add(True)
-    return _either(agent), _either(implied), unknown
-
-
-def _either(said: set[bool]) -> bool | None:
-    """Combine statements. Both values together mean scans before and after contrast: True."""
-    return max(said) if said else None
+    # Both values together mean scans before and after contrast: True.
+    return max(agent, default=None), max(implied, default=None), unknown
 
 
 def _skip(items: list[_Item], at: int, *meanings: Meaning) -> int:

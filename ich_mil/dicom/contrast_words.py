@@ -97,10 +97,7 @@ def phrase_meanings(site: SitePhrases = ()) -> dict[tuple[str, ...], Meaning]:
 
 
 def read_site_phrases(path: Path | None) -> SitePhrases:
-    """Read the phrases of a site from a CSV file.
-
-    Args:
-        path: UTF-8 file with the columns phrase and meaning, or None for no phrases.
+    """Read the phrases of a site from a CSV file with the columns phrase and meaning; () without a path.
 
     Raises:
         ConfigError: the file cannot be read, lacks a column, or has an empty phrase or an unknown meaning.

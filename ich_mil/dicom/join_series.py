@@ -16,13 +16,17 @@ from typing import Literal
 from ich_mil.dicom.geometry.irregularities import unseen_entries
 from ich_mil.dicom.geometry.order import LEFT_OUT, Series, order_slices
 from ich_mil.dicom.geometry.planes import (
+    ABUTTING_FACTOR,
+    GAP_FACTOR,
     SAME_ORIENTATION_DEGREES,
     SAME_POSITION_MM,
+    alike,
     height_of,
     normal_of,
+    runs_of,
+    steps_of,
     turned_by,
 )
-from ich_mil.dicom.geometry.spacing import ABUTTING_FACTOR, GAP_FACTOR, alike, runs_of, steps_of
 from ich_mil.ledger import Code, LedgerEntry
 
 # Series numbers and UIDs in a folder name do not describe the series.
@@ -30,16 +34,7 @@ _NO_LETTERS = re.compile(r"[\W\d_]+")
 
 
 def join_series(series: Sequence[Series]) -> list[Series]:
-    """Join series of one study that are parts of one scan.
-
-    Args:
-        series: ordered series of one study.
-
-    Returns:
-        All series after joining, sorted by series UID.
-    """
-    if len(series) == 1:
-        return list(series)
+    """Join the ordered series of one study that are parts of one scan; all series, sorted by series UID."""
     groups: list[tuple[Hashable, list[Series]]] = []
     for one in series:
         kind = _kind(one)

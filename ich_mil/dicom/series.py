@@ -16,13 +16,18 @@ import numpy as np
 from ich_mil.dicom.files.header import SliceHeader
 from ich_mil.dicom.geometry.order import Series, order_slices
 from ich_mil.dicom.geometry.planes import (
+    ABUTTING_FACTOR,
     SAME_ORIENTATION_DEGREES,
+    SLAB_STEPS,
+    alike,
     centre_moves,
+    find_gaps,
     height_of,
     normal_of,
+    runs_of,
+    steps_of,
     turned_by,
 )
-from ich_mil.dicom.geometry.spacing import ABUTTING_FACTOR, SLAB_STEPS, alike, find_gaps, runs_of, steps_of
 from ich_mil.dicom.join_series import join_series
 
 # Default output slice thickness: most head CT is read in slices of 5 mm.
@@ -32,10 +37,7 @@ ALREADY_THICK = 0.48
 
 
 def group_series(headers: Iterable[SliceHeader]) -> dict[str, list[Series]]:
-    """Group headers into studies and ordered series.
-
-    Args:
-        headers: slices in any order.
+    """Group headers in any order into studies and ordered series.
 
     Returns:
         Study UID -> its series, sorted by series UID. Every header is in one series or in its `left_out`.
@@ -61,16 +63,12 @@ def average_groups(series: Series, *, thickness: float = AVERAGE_TO_MM) -> list[
     be blurred. They are cut into groups of about round(min(t, thickness) / s) slices, of which only the
     middle slice is kept.
 
-    Args:
-        series: an ordered series.
-        thickness: thickness of the output slices, mm.
-
     Returns:
         Groups of indices into `series.headers`, in order, each index at most once. Overlapping thick slices
         that are not the middle of their group are in no group.
 
     Raises:
-        ValueError: `thickness` is not positive.
+        ValueError: `thickness` (mm) is not positive.
     """
     if not thickness > 0:
         raise ValueError(f"thickness must be positive; got {thickness} mm")
@@ -128,12 +126,9 @@ def _passes(members: list[SliceHeader]) -> list[list[SliceHeader]]:
         return [members]
     passes: list[list[tuple[float, SliceHeader]]] = [[]]
     for _, slices in sorted(by_number.items()):
-        so_far = np.array([height for height, _ in passes[-1]])
-        reaches = [header.thickness / ABUTTING_FACTOR for _, header in slices if header.thickness]
-        overlapping = sum(
-            bool(np.any(np.abs(so_far - height) < reach))
-            for (height, _), reach in zip(slices, reaches, strict=True)
-        )
+        so_far = [height for height, _ in passes[-1]]
+        reach = [(height, (header.thickness or 0.0) / ABUTTING_FACTOR) for height, header in slices]
+        overlapping = sum(any(abs(other - height) < mm for other in so_far) for height, mm in reach)
         if 2 * overlapping > min(len(slices), len(passes[-1])):
             passes.append([])
         passes[-1] += slices

@@ -2,9 +2,8 @@
 
 In: the ordered series of one study. Out: the same series, best first; the reason for any of them in words;
 ledger entries for the series not chosen, and for a chosen series that is not a plain scan of a whole head.
-A preference only ranks; it never refuses a series. Descriptions, kernels and body parts are free text of the
-manufacturers, often empty and sometimes wrong. Contrast information in the header outranks the description
-(`ich_mil.dicom.contrast`).
+A preference only ranks; it never refuses a series. Descriptions, kernels and body parts are free text, often
+empty and sometimes wrong. Contrast information in the header outranks the description.
 
 Source: the series of CQ500 (Chilamkurthy et al. 2018), whose names are folder names such as 'CT Plain THIN',
 'CT 4cc sec 150cc D3D on-2', 'CT PRE CONTRAST 5MM STD', 'CT BONE'; body parts are in PS3.16 annex L.
@@ -63,38 +62,12 @@ def rank_series(series: Sequence[Series], site: SitePhrases = ()) -> list[Series
     10. more slices
     11. not a repeat (folder name ending in -2, -3, ...)
     12. series UID, kernel and path, which make the result independent of the input order
-
-    Args:
-        series: all series of one study, at least one.
-        site: contrast phrases of the site.
-
-    Returns:
-        The same series, best first.
-
-    Raises:
-        ValueError: `series` is empty.
     """
-    if not series:
-        raise ValueError("a study needs at least one series to choose from; got none")
     return sorted(series, key=lambda one: _rank(one, site))
 
 
 def reason_for(chosen: Series, series: Sequence[Series], site: SitePhrases = ()) -> str:
-    """Reason why `chosen` represents the study, in words.
-
-    Args:
-        chosen: any of `series`.
-        series: all series of the study.
-        site: contrast phrases of the site.
-
-    Returns:
-        Description of `chosen` and of the other series.
-
-    Raises:
-        ValueError: `chosen` is not among `series`.
-    """
-    if chosen not in series:
-        raise ValueError(f"series {chosen.series_uid} is not among the {len(series)} series of the study")
+    """Reason why `chosen`, one of the `series` of a study, represents it: its kind and that of the others."""
     place = rank_series(series, site).index(chosen) + 1
     reason = _describe(chosen, site)
     if len(series) == 1:
@@ -114,27 +87,21 @@ def reason_for(chosen: Series, series: Sequence[Series], site: SitePhrases = ())
 def not_chosen(chosen: Series, series: Sequence[Series], site: SitePhrases = ()) -> list[LedgerEntry]:
     """Ledger entries for all `series` of a study except `chosen`, each with the file of the lowest slice."""
     entries = []
-    for one in series:
-        if one != chosen:
-            refused = {entry.file for entry in one.entries if entry.code in LEFT_OUT}
-            files = len(refused | {header.path for header in one.headers})
-            detail = f"series {_text(one)!r} ({one.series_uid}), {files} files: {_describe(one, site)}"
-            if unsure := _contrast_unsure(one, site):
-                detail += f"; {unsure}"
-            entries.append(LedgerEntry(one.study_uid, one.headers[0].path, Code.SERIES_NOT_CHOSEN, detail))
+    for one in (other for other in series if other != chosen):
+        refused = {entry.file for entry in one.entries if entry.code in LEFT_OUT}
+        files = len(refused | {header.path for header in one.headers})
+        detail = f"series {_text(one)!r} ({one.series_uid}), {files} files: {_describe(one, site)}"
+        if unsure := _contrast_unsure(one, site):
+            detail += f"; {unsure}"
+        entries.append(LedgerEntry(one.study_uid, one.headers[0].path, Code.SERIES_NOT_CHOSEN, detail))
     return entries
 
 
 def kind_entries(chosen: Series, site: SitePhrases = ()) -> list[LedgerEntry]:
     """Ledger entries for deviations of the chosen series from a plain axial scan of a whole head.
 
-    Args:
-        chosen: the series that represents the study, even if it is the only one.
-        site: contrast phrases of the site.
-
-    Returns:
-        Entries for the kind of series (post-contrast, bone, not axial, other body part, too long), for an
-        extent shorter than a head, and for a description that has unknown words or contradicts the header.
+    Entries are for the kind of series (post-contrast, bone, not axial, other body part, too long), for an
+    extent shorter than a head, and for a description that has unknown words or contradicts the header.
     """
     kinds = _kinds(chosen, site)
     for kind, n_such in (("post-contrast", _n_with_agent(chosen)), ("bone", _n_sharp(chosen))):
@@ -195,10 +162,10 @@ def _contrast_unsure(series: Series, site: SitePhrases) -> str:
     header, told = _header_contrast(series), _told(series, site)
     if header is None and series.description and told.unknown:
         words = ", ".join(map(repr, told.unknown))
-        return f"the table of contrast words lacks {words}, which were passed over"
+        return f"unknown words in the description: {words}; contrast words of the site can define them"
     if header is not None and told.contrast not in (None, header):
         said = ("without contrast", "with contrast")
-        return f"its header says {said[header]}, its name {said[not header]}; the header counts"
+        return f"its header is {said[header]}, its description {said[not header]}; the header counts"
     return ""
 
 

@@ -1,9 +1,7 @@
 """Attention CNN: slice encoder, gated attention pooling and classifier, trained on scan labels alone.
 
-In: pictures (N, C, S, S) of the windowed slices of packed scans. Out: logits of scans and slices, attention
-weights, slice features. Slices are encoded separately, pooled within their scan by gated attention (Ilse et
-al. 2018, as used in Castro-Macías et al. 2024, section 6.3, and the authors' notebooks) and classified. Bags
-are packed, never padded.
+Slices are encoded separately, pooled within their scan by gated attention (Ilse et al. 2018, as used in
+Castro-Macías et al. 2024, section 6.3, and the authors' notebooks) and classified. Bags are packed.
 
     h_n = W vec(encoder(x_n))                                    (D,)  features for the Gaussian process
     a_n = softmax over the scan of  wᵀ(tanh(V h_n) ∘ sigmoid(U h_n))
@@ -17,50 +15,21 @@ Shapes: B scans, N slices (packed), C channels, S pixels, D features, F channels
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ich_mil.data.bags import Pictures
+from ich_mil.encoders.settings import PAPER, CnnSettings, EncoderSettings
 from ich_mil.encoders.shared_norm import right_statistics
-from ich_mil.encoders.slice_encoders import PAPER, EncoderSettings, build_encoder, frozen_blocks, map_shape
+from ich_mil.encoders.slice_encoders import build_encoder, frozen_blocks, map_shape
 from ich_mil.kernels.segments import bag_index, bag_softmax, bag_sum
 from ich_mil.ranks import these_ranks
 
 ATTENTION_HIDDEN = 64
 """Hidden units of the gated attention, as in the authors' notebooks."""
-
-
-@dataclass(frozen=True)
-class CnnSettings:
-    """Settings of the layers after the slice encoder.
-
-    Attributes:
-        features: number of features D.
-        dropout: dropout probability of the pooled encoder output, in [0, 1).
-        pool: pooling of the feature map of the `paper` encoder: `flatten`, as in the papers, or `mean`. The
-            mean is invariant to the position of a bleed, which helps with few scans. The maps of all other
-            encoders are always averaged.
-        chunk_slices: largest number of slices encoded at once. Larger batches are encoded in k chunks, and
-            each chunk takes every k-th slice. In training the activations of each chunk are recomputed in the
-            backward pass, and batch norm uses the statistics of the chunk.
-    """
-
-    features: Literal[8, 32, 128] = 8
-    dropout: float = 0.3
-    pool: Literal["flatten", "mean"] = "flatten"
-    chunk_slices: int = 256
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"cnn.dropout must lie in [0, 1), got {self.dropout}")
-        if self.pool not in ("flatten", "mean"):
-            raise ValueError(f"cnn.pool must be one of flatten, mean, got {self.pool!r}")
-        if self.chunk_slices < 2:
-            raise ValueError(f"cnn.chunk_slices must be at least 2, got {self.chunk_slices}")
 
 
 class BagOutput(NamedTuple):
@@ -117,10 +86,7 @@ class AttentionCnn(nn.Module):
 
     @torch.no_grad()
     def frozen_maps(self, pictures: Tensor, *, blocks: int | None = None) -> Tensor:
-        """Feature maps (n, F, h, w) of pictures (n, C, S, S) after the frozen blocks, or the lowest `blocks`.
-
-        With 0 blocks the pictures are returned.
-        """
+        """Maps (n, F, h, w) of pictures (n, C, S, S) after the frozen blocks, or the lowest `blocks`."""
         blocks = self.frozen if blocks is None else blocks
         if not blocks:
             return pictures
@@ -134,8 +100,8 @@ class AttentionCnn(nn.Module):
         return features
 
     def _encode_chunk(self, maps: Tensor, blocks: int) -> Tensor:
-        upper = self.encoder[blocks:]
-        return self.features_of_maps(upper(maps.contiguous(memory_format=torch.channels_last)))
+        maps = self.encoder[blocks:](maps.contiguous(memory_format=torch.channels_last))
+        return self.features_of_maps(maps)
 
     def encode(self, pictures: Tensor) -> Tensor:
         """Features (N, D) of pictures (N, C, S, S), computed `chunk_slices` at a time."""
@@ -155,13 +121,11 @@ class AttentionCnn(nn.Module):
         # and their statistics would reveal the label.
         places = torch.arange(len(maps), device=maps.device)
         back = torch.cat([places[first::count] for first in range(count)]).argsort()  # (N,)
-        chunks = [maps[first::count] for first in range(count)]
-        if not torch.is_grad_enabled():
-            return torch.cat([self._encode_chunk(chunk, blocks) for chunk in chunks])[back]
         # `torch.compile` fails on a checkpoint with `context_fn`; `disable` as a decorator would add a second
         # to the import
         again = torch.compiler.disable(self._encode_again)
-        return torch.cat([again(chunk, blocks) for chunk in chunks])[back]
+        encode = again if torch.is_grad_enabled() else self._encode_chunk
+        return torch.cat([encode(maps[first::count], blocks) for first in range(count)])[back]
 
     def _encode_again(self, maps: Tensor, blocks: int) -> Tensor:
         """Encode a chunk with activation checkpointing."""

@@ -1,8 +1,5 @@
 """Split an encoder in two at a feature map, and locate the cells of that map in the picture.
 
-In: a sequential encoder and the largest side of the map. Out: the two parts, and offset and pitch of the
-cells in pixels of the picture.
-
 Shapes: n slices, C channels, S pixels, F channels and h, w cells of a feature map.
 """
 
@@ -18,10 +15,9 @@ class EncoderParts(NamedTuple):
     Attributes:
         first: pictures (n, C, S, S) to intermediate maps (n, F, h, h).
         rest: intermediate maps to the encoder's output maps.
-        left: position of the left (and upper) edge of the first cell of the intermediate map, in pixels of
-            the picture.
+        left: left (and upper) edge of the first cell of the intermediate map, in pixels of the picture.
         pitch: side of a cell, in pixels.
-        channels: number of channels F of the intermediate map.
+        channels: F.
     """
 
     first: nn.Sequential
@@ -34,10 +30,9 @@ class EncoderParts(NamedTuple):
 def split_encoder(encoder: nn.Sequential, *, channels: int, size: int, side: int) -> EncoderParts:
     """Split an encoder after the first block whose map has at most `side` cells per side.
 
-    If no map is that small, `rest` is empty; `first` always has a block. A block from `before` to `after`
-    cells per side is assumed to merge r = round(before / after) cells into one, and to drop the remainder
-    equally on both sides, with one more cell on the right and below if the remainder is odd. This holds for
-    valid convolutions with pooling.
+    If no map is that small, `rest` is empty. A block from `before` to `after` cells per side is assumed to
+    merge r = round(before / after) cells into one, and to drop the remainder equally on both sides, with one
+    more cell on the right and below if the remainder is odd. This holds for valid convolutions with pooling.
     """
     blocks = list(encoder)
     training = encoder.training

@@ -1,8 +1,7 @@
 """Frozen CNN: save and load a trained CNN, and extract its features for the Gaussian process.
 
-In: a trained `AttentionCnn` and prepared scans. Out: a `FeatureSet`. A saved CNN consists of
-`cnn.safetensors` (weights) and `cnn.json` (settings of encoder and pooling, format version). Neither file can
-execute code.
+A saved CNN consists of `cnn.safetensors` (weights) and `cnn.json` (settings of encoder and pooling, format
+version). Neither file can execute code.
 """
 
 import json
@@ -41,17 +40,12 @@ def save_cnn(model: AttentionCnn, folder: str | Path) -> None:
         save_file({name: value.contiguous() for name, value in model.state_dict().items()}, temporary)
     # the trained weights replace the initial weights
     encoder = asdict(replace(model.encoder_settings, weights=None))
-    write_json(
-        folder / "cnn.json", {"format": FORMAT, "encoder": encoder, "settings": asdict(model.settings)}
-    )
+    about = {"format": FORMAT, "encoder": encoder, "settings": asdict(model.settings)}
+    write_json(folder / "cnn.json", about)
 
 
 def load_cnn(folder: str | Path) -> AttentionCnn:
-    """Load a CNN written by `save_cnn`, in evaluation mode.
-
-    Raises:
-        ModelError: a file is missing or of another version, or the weights do not fit the settings.
-    """
+    """Load a CNN written by `save_cnn`, in evaluation mode. `ModelError` if the files hold none."""
     folder = Path(folder)
     path = folder / "cnn.json"
     try:
@@ -64,17 +58,12 @@ def load_cnn(folder: str | Path) -> AttentionCnn:
         model.load_state_dict(load_file(folder / "cnn.safetensors"))
     except (OSError, ValueError, AttributeError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
-        raise ModelError(f"{folder}: holds no CNN that can be read ({reason}); train again") from error
+        raise ModelError(f"{folder}: its CNN cannot be read ({reason}); train again") from error
     return model.eval()
 
 
 def stored_features(
-    path: Path,
-    model: AttentionCnn,
-    prepared: PreparedSet,
-    scans: Sequence[str],
-    *,
-    workers: int = 0,
+    path: Path, model: AttentionCnn, prepared: PreparedSet, scans: Sequence[str], *, workers: int = 0
 ) -> FeatureSet:
     """Run `extract_features` with a cache file, which is reused if CNN, pictures and labels are unchanged."""
     state = model.state_dict()
@@ -93,34 +82,19 @@ def stored_features(
 
 @torch.inference_mode()
 def extract_features(
-    model: AttentionCnn,
-    prepared: PreparedSet,
-    scans: Sequence[str],
-    *,
-    workers: int = 0,
+    model: AttentionCnn, prepared: PreparedSet, scans: Sequence[str], *, workers: int = 0
 ) -> FeatureSet:
     """Run the frozen CNN over whole scans, one at a time, on the device of the model.
 
     The computation is in float32 on every device, so that a head fitted to features from a GPU gets the same
     features on a CPU. The ranks divide the scans among them, and every rank returns the features of all
-    scans.
-
-    Args:
-        model: the CNN, in evaluation mode.
-        prepared: the prepared set.
-        scans: scan ids.
-        workers: number of threads that read scans ahead; 0 reads each scan on request.
-
-    Returns:
-        Features of every slice of `scans`, with the scan and slice probabilities of the CNN.
-
-    Raises:
-        ValueError: the model is in training mode.
+    scans. `workers` threads read scans ahead. `ValueError` if the model is in training mode.
     """
     if model.training:
         raise ValueError("features are of a model in evaluation mode; call its eval()")
     device, ranks = next(model.parameters()).device, these_ranks()
-    dataset, pictures = ScanDataset(prepared, scans, crop=model.encoder_settings.crop), model.pictures()
+    reads, pictures = model.encoder_settings, model.pictures()
+    dataset = ScanDataset(prepared, scans, crop=reads.crop)
     sizes = dataset.sizes
     mine = ranks.share(sizes)
     batches: Iterable[Batch] = loader(
@@ -129,7 +103,6 @@ def extract_features(
     if ranks.first:  # the ranks have equal shares, so one progress bar represents all
         batches = progress(batches, total=len(mine), what="extract features")
     found: list[tuple[Tensor, ...]] = []
-    reads = model.encoder_settings
     parts = split_encoder(model.encoder, channels=reads.n_channels, size=reads.size, side=reads.size // 8)
     blocks = len(parts.first)
     # by default cuDNN rounds the inputs of convolutions to TF32, with a significand of 11 bits
@@ -166,10 +139,7 @@ def extract_features(
 
 
 def texture_of(maps: Tensor) -> Tensor:
-    """Mean and deviation of each channel of low feature maps (n, F, h, w), as (n, 2F).
-
-    They reflect noise, sharpness and contrast of the slices.
-    """
+    """Mean and deviation (n, 2F) of low maps (n, F, h, w): noise, sharpness and contrast of the slices."""
     return torch.cat([maps.mean((2, 3)), maps.std((2, 3), correction=0)], 1)
 
 
@@ -182,16 +152,8 @@ def _together(
 ) -> list[Tensor]:
     """Gather the results of all ranks on the CPU, as a sum of arrays that are zero outside a rank's share.
 
-    Args:
-        found: results of this rank: for each scan a tuple whose first tensor has one row per scan and whose
-            other tensors have one row per slice.
-        mine: indices of this rank's scans, in the order of `found`.
-        offsets: (B + 1,) offsets of all scans.
-        shapes: shape of one row of each tensor.
-        ranks: the ranks that share the scans.
-
-    Returns:
-        Each tensor for all scans or slices.
+    `found` has a tuple for each of the scans `mine`: its first tensor has one row per scan, the others have
+    one row per slice, of the given shapes.
     """
     n_bags, n = len(offsets) - 1, int(offsets[-1])
     whole = [torch.zeros(n if k else n_bags, *shape) for k, shape in enumerate(shapes)]

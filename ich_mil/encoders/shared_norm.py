@@ -1,8 +1,7 @@
 """Synchronised batch norm: batch statistics over the slices of all ranks, also on CPUs.
 
-In: a model with `nn.BatchNorm2d`. Out: the same model, with unchanged weights and names, whose batch
-statistics in training are computed over all ranks. A step on several GPUs then equals a step of one process
-on all their scans. On GPUs this is torch's `SyncBatchNorm`, which has no CPU version; this file provides one.
+A step on several ranks then equals a step of one process on all their scans. On GPUs this is torch's
+`SyncBatchNorm`, which has no CPU version; this file provides one.
 
 The CPU version is also used in a single process. For channels-last tensors, torch's batch norm on CPUs sums
 float32 values sequentially, and a large sum loses the low bits of each addend. On real pictures its means are
@@ -63,11 +62,7 @@ class _Normalised(torch.autograd.Function):
 
 
 class SharedBatchNorm2d(nn.BatchNorm2d):
-    """Batch norm for CPUs, with accurate mean and variance in training for any number of values.
-
-    Attributes:
-        ranks: the ranks over whose slices the statistics are computed.
-    """
+    """Batch norm for CPUs, with accurate mean and variance, over the slices of `ranks`, in training."""
 
     ranks = ALONE
 
@@ -79,26 +74,18 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
         y, mean, variance, count = _Normalised.apply(x, self.weight, self.bias, self.eps, self.ranks)
         if count == 1:
             raise ValueError("batch norm needs more than one value per channel in training")
-        self._follow(mean, variance * count / (count - 1))
-        return y
-
-    @torch.no_grad()
-    def _follow(self, mean: Tensor, variance: Tensor) -> None:
-        """Update the running statistics, as `nn.BatchNorm2d` does."""
         assert self.momentum is not None
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        self.running_mean.lerp_(mean, self.momentum)
-        self.running_var.lerp_(variance, self.momentum)
-        self.num_batches_tracked.add_(1)
+        with torch.no_grad():
+            self.get_buffer("running_mean").lerp_(mean, self.momentum)
+            self.get_buffer("running_var").lerp_(variance * count / (count - 1), self.momentum)
+            self.get_buffer("num_batches_tracked").add_(1)
+        return y
 
 
 def right_statistics(module: nn.Module) -> nn.Module:
-    """Replace each `nn.BatchNorm2d` of `module` by `SharedBatchNorm2d`, in place.
+    """Replace each `nn.BatchNorm2d` of `module`, in place, by `SharedBatchNorm2d`.
 
-    Returns:
-        `module`, or its replacement if it is a batch norm itself.
+    Returns `module`, or its replacement if it is a batch norm itself.
     """
     if isinstance(module, nn.BatchNorm2d) and not isinstance(module, SharedBatchNorm2d):
         norm = SharedBatchNorm2d(module.num_features, eps=module.eps, momentum=module.momentum)
@@ -113,11 +100,7 @@ def right_statistics(module: nn.Module) -> nn.Module:
 
 
 def share_statistics(module: nn.Module, device: torch.device) -> nn.Module:
-    """Synchronise the batch statistics of `module` over all ranks, in place.
-
-    Returns:
-        `module`, or its replacement if it is a batch norm itself.
-    """
+    """Synchronise the batch statistics of `module` over all ranks; returns as `right_statistics`."""
     if device.type != "cpu":
         shared: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(module)
         return shared

@@ -2,84 +2,24 @@
 
 The papers' CNN has one 5x5 convolution with 16 channels (same padding), then 3x3 convolutions with 32
 channels (valid padding), each followed by ReLU, BatchNorm and 2x2 max pooling. At 512 pixels, six blocks
-result in a 6x6 map. At other sizes the number of blocks is chosen such that the last map is the smallest with
-at least 6x6 cells. 128 pixels have four blocks and the same flattened length of 1152.
+result in a 6x6 map. At other sizes the last map is the smallest with at least 6x6 cells.
 
 A timm or torchvision model is used up to its last feature map, as a sequence of blocks. The first block
 standardises the pictures as expected by the weights of the model. `encoder_parts.py` splits that sequence.
 """
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ich_mil.encoders.settings import PAPER, EncoderSettings
 from ich_mil.encoders.weights import adapt_channels, load_weights
 from ich_mil.errors import ModelError
-from ich_mil.windows import Windows, parse_windows
 
-PAPER = "paper"
 SMALLEST_MAP = 6
 """Cells per side of the papers' last feature map."""
-
-
-@dataclass(frozen=True)
-class EncoderSettings:
-    """Settings of the slice encoder and its input pictures.
-
-    Blocks are the modules of the encoder's trunk in order: stem layers, then stages.
-
-    Attributes:
-        name: `paper`, or a timm or torchvision model with a convolutional trunk, such as
-            `tf_efficientnet_lite0` or `resnet18`.
-        weights: initial weights of a timm or torchvision model: a file (safetensors, or a state dict that
-            `torch.load(weights_only=True)` reads), an installed package that holds one such file, or the name
-            of a repository on the Hugging Face hub, `owner/name`. None: random values.
-        size: side S of the pictures in pixels; the papers use 512.
-        channels: display windows, one channel each: `papers`, `winners`, or a list of [level, width] in HU.
-        neighbours: number of slices above and below whose windows are further channels (2.5D); 0 uses each
-            slice alone.
-        blocks: number of lower blocks to use; None: all. Fewer blocks have fewer weights and finer maps.
-        crop: crop each scan to the head before resizing (`ich_mil.dicom.head_box`).
-        freeze: blocks that keep their initial weights: `none`, `all`, or a number of lower blocks.
-    """
-
-    name: str = PAPER
-    weights: str | None = None
-    size: int = 512
-    channels: str | list[list[float]] = "papers"
-    neighbours: Literal[0, 1] = 0
-    blocks: int | None = None
-    crop: bool = False
-    freeze: int | Literal["all", "none"] = "none"
-
-    def __post_init__(self) -> None:
-        parse_windows(self.channels)
-        if not 32 <= self.size <= 1024:
-            raise ValueError(f"encoder.size must lie in 32..1024, got {self.size}")
-        if self.neighbours not in (0, 1):
-            raise ValueError(f"encoder.neighbours must be 0 or 1, got {self.neighbours}")
-        if self.blocks is not None and self.blocks < 1:
-            raise ValueError(f"encoder.blocks must be at least 1, got {self.blocks}")
-        number = isinstance(self.freeze, int) and not isinstance(self.freeze, bool) and self.freeze >= 0
-        if not number and self.freeze not in ("all", "none"):
-            raise ValueError(
-                f"encoder.freeze must be all, none or a number of blocks from 0 up, got {self.freeze!r}"
-            )
-
-    @property
-    def windows(self) -> Windows:
-        """Display windows, (level, width) in HU."""
-        return parse_windows(self.channels)
-
-    @property
-    def n_channels(self) -> int:
-        """Number of channels C: windows of the slice and of its neighbours."""
-        return len(self.windows) * (1 + 2 * self.neighbours)
 
 
 def paper_encoder(channels: int, size: int) -> nn.Sequential:
@@ -164,17 +104,17 @@ def _timm(settings: EncoderSettings) -> nn.Sequential:
     encoder = _blocks(model, standardise)
     side = settings.size if fixed else about.input_size[-1]
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]), _evaluating(model):
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            model.eval()
             pictures = torch.rand(1, channels, side, side)
             maps = model.forward_features(standardise(pictures))
-            if (
-                maps.ndim == 4
-                and torch.equal(maps, encoder(pictures))
-                and maps.shape[1] == model.num_features
-            ):
+            is_map = maps.ndim == 4 and maps.shape[1] == model.num_features
+            if is_map and torch.equal(maps, encoder(pictures)):
                 return encoder
     except (RuntimeError, ValueError, TypeError, AssertionError, AttributeError):
         pass  # the model's forward is more than its modules in sequence
+    finally:
+        model.train()
     if not hasattr(model, "forward_intermediates"):
         raise _no_trunk(settings.name)
     return nn.Sequential(_LastMap(model, standardise))
@@ -207,15 +147,6 @@ def _blocks(model: nn.Module, standardise: Standardise) -> nn.Sequential:
     return nn.Sequential(nn.Sequential(standardise, first), *others)
 
 
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train()
-
-
 def _torchvision(settings: EncoderSettings) -> nn.Sequential:
     import torchvision
 
@@ -243,11 +174,10 @@ def _no_trunk(name: str) -> ModelError:
 
 
 def map_shape(encoder: nn.Module, settings: EncoderSettings) -> tuple[int, int, int]:
-    """Shape (F, h, w) of an encoder's output map, from one forward pass on a blank slice.
+    """Shape (F, h, w) of an encoder's output map, from a forward pass on a blank slice.
 
-    Raises:
-        ModelError: the pictures are too small: a map is empty, or has one value per channel before a batch
-            norm.
+    `ModelError` if the pictures are too small: a map is empty, or has one value per channel before a batch
+    norm.
     """
     # A copy in training mode: batch norm then refuses a single value, but also updates its statistics.
     dry = copy.deepcopy(encoder).train()

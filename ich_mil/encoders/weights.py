@@ -1,7 +1,7 @@
 """Initial weights of an encoder: loaded from a file, an installed package or the Hugging Face hub.
 
-In: a network and the name of its weights. Out: the network with these weights. No code is unpickled. Tensors
-are matched by name, or by their order if the file is from another library with other names.
+No code is unpickled. Tensors are matched by name, or by their order if the file is from another library with
+other names.
 """
 
 import importlib.util
@@ -20,11 +20,7 @@ CLASSIFIER = 2
 
 
 def load_weights(model: nn.Module, name: str) -> None:
-    """Load the weights called `name` (`EncoderSettings.weights`) into `model`, in place.
-
-    Args:
-        model: a network, with or without its classifier.
-        name: a file, a package, or `owner/name` on the hub.
+    """Load the weights `name` (`EncoderSettings.weights`) into `model`, with or without its classifier.
 
     Raises:
         ModelError: no such file, package or repository, a failed download, or weights of another
@@ -92,11 +88,7 @@ def _read(name: str) -> dict[str, Tensor]:
 
 
 def _in_package(name: str) -> Path | None:
-    """Path of the only weight file in an installed package; None if there is no such package.
-
-    Raises:
-        ModelError: the package has no weight file, or several.
-    """
+    """Path of the only weight file in an installed package; None if there is no such package."""
     module = name.replace("-", "_")
     spec = importlib.util.find_spec(module) if module.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:

@@ -1,8 +1,5 @@
 """Baselines of every result table: the calibrated CNN, and scores that do not use the image.
 
-In: scan probabilities of a CNN; positions and labels of slices, labels of the training scans. Out: scores to
-compare with those of a model.
-
 Shapes: B scans, N slices (packed).
 """
 
@@ -40,10 +37,6 @@ class CnnSigmoid:
     """Platt scaling of the CNN's own scan probability, fitted to the scans that calibrate a head.
 
     A comparison of a calibrated head with an uncalibrated CNN would measure the calibration, not the head.
-
-    Attributes:
-        slope: above 0.
-        intercept: any real number.
     """
 
     slope: float
@@ -51,15 +44,10 @@ class CnnSigmoid:
 
     @classmethod
     def fit(cls, probability: Tensor, labels: Tensor) -> Self | None:
-        """Fit to held-out scans.
+        """Fit to held-out scans: probabilities (B,), NaN where the CNN gives none, and labels (B,) in {0, 1}.
 
-        Args:
-            probability: (B,) in [0, 1]; NaN where the CNN gives none.
-            labels: (B,) in {0, 1}.
-
-        Returns:
-            None if no scan has a probability, if the scans with a probability have only one label, or if the
-            fitted slope is not above 0, which would reverse the ranking (heads reject such a fit too).
+        None if the scans with a probability lack a label, or if the fitted slope is not above 0, which would
+        reverse the ranking (heads reject such a fit too).
         """
         known = ~probability.isnan()
         if len(labels[known].unique()) < 2:
@@ -68,15 +56,7 @@ class CnnSigmoid:
         return cls(slope, intercept) if slope > 0 else None
 
     def at_site(self, probability: Tensor, labels: Tensor) -> Self | None:
-        """Recalibrate to the scans of a site: the same slope with a refitted intercept, as for a head.
-
-        Args:
-            probability: (B,) in [0, 1]; NaN where the CNN gives none.
-            labels: (B,) in {0, 1}.
-
-        Returns:
-            None if no scan has a probability, or if the scans with a probability have only one label.
-        """
+        """Refit the intercept to the scans of a site, as for a head; None if they lack a label."""
         known = ~probability.isnan()
         if len(labels[known].unique()) < 2:
             return None
@@ -88,7 +68,7 @@ class CnnSigmoid:
         return torch.sigmoid(self.slope * _logit(probability) + self.intercept)
 
     def save(self, path: Path) -> None:
-        """Write the parameters as JSON, for `load`."""
+        """Write the parameters as JSON."""
         write_json(path, asdict(self))
 
     @classmethod
@@ -106,29 +86,16 @@ class CnnSigmoid:
 def position_score(positions: np.ndarray) -> np.ndarray:
     """Slice score exp(-(p - `CENTRE`)² / (2 · `WIDTH`²)) of the position p, independent of the image.
 
-    Args:
-        positions: (N,) in [0, 1]; NaN where unknown.
-
-    Returns:
-        (N,) float64 in (0, 1], largest at mid-scan; NaN where the position is unknown. It is a score, not a
-        probability.
+    NaN where the position (N,), in [0, 1] along the scan, is unknown.
     """
     positions = np.asarray(positions, dtype=np.float64)
     return np.exp(-((positions - CENTRE) ** 2) / (2 * WIDTH**2))
 
 
 def position_scan(training_labels: np.ndarray, n_scans: int) -> np.ndarray:
-    """Scan probability of the position baseline: the prevalence in the training scans.
+    """Scan probability (B,) of the position baseline: the prevalence in the training scans, a constant.
 
-    Args:
-        training_labels: labels of the training scans in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
-        n_scans: number B of scans to score.
-
-    Returns:
-        (B,) float64, constant; its AUC is ½.
-
-    Raises:
-        DataError: no training label is known.
+    `training_labels` are in {0, 1} or `UNKNOWN`; unlabelled scans are left out. `DataError` if none is known.
     """
     labels = np.asarray(training_labels)
     labels = labels[labels != UNKNOWN]
@@ -138,16 +105,9 @@ def position_scan(training_labels: np.ndarray, n_scans: int) -> np.ndarray:
 
 
 def slice_prevalence(slice_labels: np.ndarray) -> np.ndarray | None:
-    """Constant slice probability, the fraction of positive slices: the reference that a model must beat.
+    """Fraction of positive slices as a constant slice probability (N,); None if no slice is labelled.
 
-    The prevalence is taken from the evaluated slices themselves. A model trained on scan labels does not know
-    it.
-
-    Args:
-        slice_labels: (N,) in {0, 1} or `UNKNOWN`; unlabelled slices are left out.
-
-    Returns:
-        (N,) float64, constant, with an AUC of ½; None if no slice is labelled.
+    It is taken from the evaluated slices (N,) themselves. A model trained on scan labels does not know it.
     """
     known = slice_labels[slice_labels != UNKNOWN]
     return np.full(len(slice_labels), known.mean(dtype=np.float64)) if len(known) else None

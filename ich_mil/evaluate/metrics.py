@@ -1,10 +1,13 @@
-"""Metrics of scan probabilities and slice scores.
+"""Metrics of scan probabilities and slice scores, by scikit-learn where it has the metric.
 
-In: labels in {0, 1} or `UNKNOWN`, and the scores of a model. Out: dictionaries of numbers, computed by
-scikit-learn where it has the metric. Unlabelled rows are left out. A metric that is not defined (one class
-only) is NaN. A score that is NaN raises an error.
+In: labels in {0, 1} or `UNKNOWN`, and the scores of a model. Out: dictionaries of numbers. Unlabelled rows
+are left out. A metric that is not defined (one class only) is NaN.
 
-Shapes: B scans, N slices (packed), K bins or scans as stated.
+Arguments: labels (n,) in {0, 1} or `UNKNOWN`, probabilities (n,) in [0, 1], scores (n,) that are larger where
+a hemorrhage is more likely. Errors: `ValueError` if arrays do not match; `DataError` if no label is known, a
+label is not 0, 1 or `UNKNOWN`, a score is not finite, or a probability is outside [0, 1].
+
+Shapes: B scans, N slices (packed), K filled bins or scans as stated.
 """
 
 from collections.abc import Sequence
@@ -21,15 +24,13 @@ from sklearn.metrics import (
     log_loss,
     precision_score,
     recall_score,
+    roc_auc_score,
     roc_curve,
 )
-from sklearn.metrics import roc_auc_score as sklearn_auc
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
-
-THRESHOLD = 0.5
-"""Scans with at least this probability are called positive in accuracy, sensitivity, specificity and F1."""
+from ich_mil.evaluate.threshold import THRESHOLD
 
 OPERATING_POINTS = (90, 95)
 """Specificity (sensitivity) in per cent that a threshold must reach; the metric is the other of the two."""
@@ -44,52 +45,44 @@ CALIBRATION_BINS = 10
 def check_scores(
     labels: np.ndarray, score: np.ndarray, *, what: str, probability: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Check labels and scores, and convert them to int64 and float64.
-
-    Args:
-        labels: (n,) in {0, 1} or `UNKNOWN`.
-        score: (n,).
-        what: prefix of error messages.
-        probability: whether scores must lie in [0, 1].
-
-    Returns:
-        Labels (n,) and scores (n,).
-
-    Raises:
-        ValueError: the arrays are not one-dimensional and equally long.
-        DataError: a label is not 0, 1 or `UNKNOWN`; a score is NaN or infinite; a probability is outside
-            [0, 1].
-    """
+    """Check labels (n,) and scores (n,), and convert them to int64 and float64; `what` prefixes errors."""
     labels, score = np.asarray(labels), np.asarray(score, dtype=np.float64)
     if labels.ndim != 1 or labels.shape != score.shape:
         raise ValueError(f"{what}: labels {labels.shape} and scores {score.shape} must be two equal rows")
-    if not np.isin(labels, (0, 1, UNKNOWN)).all():
-        bad = labels[~np.isin(labels, (0, 1, UNKNOWN))].tolist()[0]
-        raise DataError(f"{what}: a label must be 0, 1 or {UNKNOWN} (unknown), got {bad!r}")
-    wrong = ~np.isfinite(score)
-    if wrong.any():
+    strange = ~np.isin(labels, (0, 1, UNKNOWN))
+    if strange.any():
         raise DataError(
-            f"{what}: {int(wrong.sum())} of {len(score)} scores are NaN or infinite, the first is number "
-            f"{int(np.flatnonzero(wrong)[0])}; nothing can be measured from them"
+            f"{what}: a label must be 0, 1 or {UNKNOWN} (unknown), got {labels[strange].tolist()[0]!r}"
+        )
+    bad = np.flatnonzero(~np.isfinite(score))
+    if len(bad):
+        raise DataError(
+            f"{what}: {len(bad)} of {len(score)} scores are NaN or infinite, the first is number {bad[0]}; "
+            "nothing can be measured from them"
         )
     if probability and len(score) and (score.min() < 0 or score.max() > 1):
-        ends = f"{score.min():.9g} to {score.max():.9g}"
-        raise DataError(f"{what}: a probability must lie in [0, 1], got {ends}")
+        raise DataError(
+            f"{what}: a probability must lie in [0, 1], got {score.min():.9g} to {score.max():.9g}"
+        )
     return labels.astype(np.int64), score
 
 
+def known_scores(
+    labels: np.ndarray, score: np.ndarray, *, what: str, probability: bool
+) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and scores of the labelled rows, checked by `check_scores`."""
+    labels, score = check_scores(labels, score, what=what, probability=probability)
+    known = labels != UNKNOWN
+    if not known.any():
+        raise DataError(f"{what}: none of the {len(labels)} labels is known, so nothing can be measured")
+    return labels[known], score[known]
+
+
 def patient_keys(patients: Sequence[str] | np.ndarray, scans: int | None = None) -> np.ndarray:
-    """Check patient keys and convert them to text.
-
-    Args:
-        patients: the patient key of each scan.
-        scans: number of scans B, if known.
-
-    Returns:
-        (B,) keys as text.
+    """Check the patient keys of scans and convert them to text, (B,).
 
     Raises:
-        ValueError: the number of patients differs from the number of scans.
+        ValueError: the number of patients differs from `scans`.
         DataError: a key is missing. All scans without a key would otherwise count as one patient.
     """
     if scans is not None and len(patients) != scans:
@@ -99,41 +92,25 @@ def patient_keys(patients: Sequence[str] | np.ndarray, scans: int | None = None)
     keys = np.asarray(patients, dtype=object)
     missing = np.flatnonzero(pd.isna(keys))
     if len(missing):
-        first = missing[0]
         raise DataError(
-            f"patients: {len(missing)} of {len(keys)} are {keys[first]}, the first is number {first}; "
-            "give each scan without a known patient a key of its own"
+            f"patients: {len(missing)} of {len(keys)} are {keys[missing[0]]}, the first is number "
+            f"{missing[0]}; give each scan without a known patient a key of its own"
         )
     return keys.astype(str)
 
 
-def known_scores(
-    labels: np.ndarray, score: np.ndarray, *, what: str, probability: bool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Check labels and scores, and drop the unlabelled rows; arguments as in `check_scores`.
-
-    Returns:
-        Labels in {0, 1} and scores of the labelled rows.
-
-    Raises:
-        ValueError: as `check_scores`.
-        DataError: as `check_scores`, or no label is known.
-    """
-    labels, score = check_scores(labels, score, what=what, probability=probability)
-    known = labels != UNKNOWN
-    if not known.any():
-        raise DataError(f"{what}: none of the {len(labels)} labels is known, so nothing can be measured")
-    return labels[known], score[known]
+def _two_classes(labels: np.ndarray) -> bool:
+    return len(np.unique(labels)) == 2
 
 
 def auc(labels: np.ndarray, score: np.ndarray) -> float:
     """Area under the ROC curve for labels in {0, 1}; NaN if only one class is present."""
-    return float(sklearn_auc(labels, score)) if len(np.unique(labels)) == 2 else float("nan")
+    return float(roc_auc_score(labels, score)) if _two_classes(labels) else float("nan")
 
 
 def _ap(labels: np.ndarray, score: np.ndarray) -> float:
     # with positives only, every ranking has an average precision of 1
-    return float(average_precision_score(labels, score)) if len(np.unique(labels)) == 2 else float("nan")
+    return float(average_precision_score(labels, score)) if _two_classes(labels) else float("nan")
 
 
 def _losses(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
@@ -144,45 +121,22 @@ def _losses(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
 
 
 def equal_mass(values: np.ndarray, bins: int) -> np.ndarray:
-    """Assign values to bins that hold about equally many of them.
+    """Bin number (B,), from 0, of each value, in bins that hold about equally many values.
 
     The value with mid-rank r (from 1, averaged over ties) goes to bin floor(bins · (r - ½) / B). Equal values
     therefore share a bin, and the order of the scans does not matter.
-
-    Returns:
-        Bin number (B,) of each value, in 0 ... bins - 1.
     """
     # the operands are integers below 2⁵³, so the division cannot round across a bin boundary
     return (bins * (2 * rankdata(values) - 1) // (2 * len(values))).astype(np.int64)
 
 
-def calibration_bins(
-    labels: np.ndarray, probability: np.ndarray, *, bins: int = CALIBRATION_BINS
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean probability and fraction of positives in equal-mass bins.
-
-    The bins are those of `equal_mass`; empty bins are left out.
-
-    Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
-        probability: (B,) in [0, 1].
-        bins: largest number of bins.
-
-    Returns:
-        Mean probability (K,), fraction of positives (K,) and number of scans (K,) of the K filled bins.
-    """
-    labels, probability = known_scores(labels, probability, what="calibration", probability=True)
-    place = equal_mass(probability, bins)
-    count = np.bincount(place, minlength=bins)
-    filled = count > 0
-    mean = np.bincount(place, weights=probability, minlength=bins)[filled] / count[filled]
-    fraction = np.bincount(place, weights=labels, minlength=bins)[filled] / count[filled]
-    return mean, fraction, count[filled]
-
-
 def _ece(labels: np.ndarray, probability: np.ndarray) -> float:
-    mean, fraction, count = calibration_bins(labels, probability)
-    return float(np.sum(count * np.abs(mean - fraction)) / np.sum(count))
+    place = equal_mass(probability, CALIBRATION_BINS)
+    count = np.bincount(place)
+    filled = count > 0
+    count = count[filled]
+    mean, share = (np.bincount(place, weights=values)[filled] / count for values in (probability, labels))
+    return float(np.sum(count * np.abs(mean - share)) / np.sum(count))
 
 
 def operating_points(labels: np.ndarray, score: np.ndarray) -> dict[str, float]:
@@ -193,24 +147,13 @@ def operating_points(labels: np.ndarray, score: np.ndarray) -> dict[str, float]:
         sensitivity_at_x = max over t of sensitivity(t) with specificity(t) ≥ x %
         specificity_at_x = max over t of specificity(t) with sensitivity(t) ≥ x %
 
-    A threshold t calls a scan positive if its score is at least t, so scans with equal scores get the same
-    call. The thresholds that call no scan or every scan positive are included, so each maximum exists. The
-    thresholds are chosen on the evaluated scans: the metrics are optimistic, and do not estimate the
-    performance of a threshold that was fixed beforehand.
-
-    Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
-        score: (B,) finite; a larger score means a hemorrhage is more likely.
-
-    Returns:
-        One number for each of `POINT_NAMES`; NaN if only one class is present.
-
-    Raises:
-        DataError: no label is known, or a score is NaN.
+    Scans with a score of at least t are called positive. The thresholds are chosen on the evaluated scans, so
+    the metrics are optimistic: they do not estimate the performance of a threshold that was fixed beforehand.
+    NaN if only one class is present.
     """
     labels, score = known_scores(labels, score, what="scan scores", probability=False)
     points = dict.fromkeys(POINT_NAMES, np.nan)
-    if len(np.unique(labels)) == 2:
+    if _two_classes(labels):
         false_alarms, sensitivity, _ = roc_curve(labels, score, drop_intermediate=False)  # (K,)
         specificity = 1 - false_alarms  # (K,)
         for x in OPERATING_POINTS:
@@ -222,29 +165,19 @@ def operating_points(labels: np.ndarray, score: np.ndarray) -> dict[str, float]:
 def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
     """Metrics of scan probabilities.
 
-    `ece` = Σ_k n_k/B · |mean probability - fraction positive| over `calibration_bins`. It is never negative,
-    so a perfectly calibrated model has an expected ECE above 0, which grows as bins hold fewer scans
-    (simulated: 0.15 to 0.26 with 20 scans, 0.09 to 0.15 with 60, 0.03 to 0.05 with 490). For the same reason
-    a bootstrap resample has a higher ECE than its sample, see `bootstrap.of_error`. `log_loss` clips
-    probabilities of exactly 0 and 1 at the float64 epsilon, as scikit-learn does.
-
-    Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
-        probability: (B,) in [0, 1].
+    `ece` = Σ_k n_k/B · |mean probability - fraction positive| over the filled bins k of `equal_mass`. It is
+    never negative, so a perfectly calibrated model has an expected ECE above 0 (simulated: 0.15 to 0.26 with
+    20 scans, 0.09 to 0.15 with 60, 0.03 to 0.05 with 490). `log_loss` clips probabilities of exactly 0 and 1
+    at the float64 epsilon.
 
     Returns:
-        `auc`, `ap` (average precision), the `operating_points` (optimistic: their thresholds are chosen on
-        the same scans), `accuracy`, `sensitivity`, `specificity`, `balanced_accuracy`, `f1` (these five at
-        `THRESHOLD`), `log_loss`, `brier`, `ece`. With one class only, `auc`, `ap`, `balanced_accuracy` and
-        the operating points are NaN. `sensitivity` and `f1` are NaN without positive scans, `specificity`
-        without negative scans.
-
-    Raises:
-        DataError: no label is known, or a probability is NaN or outside [0, 1].
+        `auc`, `ap` (average precision), the `operating_points`, `accuracy`, `sensitivity`, `specificity`,
+        `balanced_accuracy`, `f1` (these five at `THRESHOLD`), `log_loss`, `brier`, `ece`. `sensitivity` and
+        `f1` are NaN without positive scans, `specificity` without negative scans, and `auc`, `ap`,
+        `balanced_accuracy` and the operating points without either.
     """
     labels, probability = known_scores(labels, probability, what="scan probabilities", probability=True)
     called = (probability >= THRESHOLD).astype(np.int64)
-    both = len(np.unique(labels)) == 2
     return {
         "auc": auc(labels, probability),
         "ap": _ap(labels, probability),
@@ -252,7 +185,9 @@ def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float
         "accuracy": float(accuracy_score(labels, called)),
         "sensitivity": float(recall_score(labels, called, pos_label=1, zero_division=np.nan)),
         "specificity": float(recall_score(labels, called, pos_label=0, zero_division=np.nan)),
-        "balanced_accuracy": float(balanced_accuracy_score(labels, called)) if both else float("nan"),
+        "balanced_accuracy": (
+            float(balanced_accuracy_score(labels, called)) if _two_classes(labels) else float("nan")
+        ),
         "f1": float(f1_score(labels, called)) if labels.any() else float("nan"),
         **_losses(labels, probability),
         "ece": _ece(labels, probability),
@@ -260,24 +195,12 @@ def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float
 
 
 def predictive_values(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
-    """Positive and negative predictive value of the calls at `THRESHOLD`.
+    """Positive and negative predictive value of the calls at `THRESHOLD`, at the prevalence of these scans.
 
-    Unlike sensitivity and specificity, they depend on the prevalence, so they hold only for a population with
-    the prevalence of these scans.
-
-    Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
-        probability: (B,) in [0, 1].
-
-    Returns:
-        `ppv` and `npv`: the fraction of positive and of negative calls that are correct. NaN if no scan gets
-        that call, or if only one class is present, since every call of that class is then correct.
-
-    Raises:
-        DataError: no label is known, or a probability is NaN or outside [0, 1].
+    NaN if no scan gets that call, or if only one class is present, since every call of it is then correct.
     """
     labels, probability = known_scores(labels, probability, what="scan probabilities", probability=True)
-    if len(np.unique(labels)) < 2:
+    if not _two_classes(labels):
         return {"ppv": float("nan"), "npv": float("nan")}
     called = (probability >= THRESHOLD).astype(np.int64)
     return {
@@ -292,22 +215,25 @@ def slice_probability_metrics(labels: np.ndarray, probability: np.ndarray) -> di
     return {**_losses(labels, probability), "ece": _ece(labels, probability)}
 
 
+def slice_ranking(labels: np.ndarray, score: np.ndarray) -> dict[str, float]:
+    """`auc` and `ap` of slice scores (N,) over all slices.
+
+    This AUC is optimistic as a measure of localisation, because a good scan score alone raises every slice of
+    a positive scan. `auc_inside` compares slices within a scan only.
+    """
+    labels, score = known_scores(labels, score, what="slice scores", probability=False)
+    return {"auc": auc(labels, score), "ap": _ap(labels, score)}
+
+
 def auc_inside(labels: np.ndarray, score: np.ndarray, scans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """AUC among the slices of each scan that has labelled slices of both classes.
 
     Mann-Whitney: AUC = (Σ ranks of positives - P(P + 1)/2) / (P Q), with mid-ranks for ties.
 
-    Args:
-        labels: (N,) in {0, 1} or `UNKNOWN`; unlabelled slices are left out.
-        score: (N,) finite.
-        scans: (N,) int, the scan of each slice.
+    `scans` (N,) int is the scan of each slice.
 
     Returns:
         Numbers (K,) of the K scans with slices of both classes, ascending, and their AUC (K,).
-
-    Raises:
-        ValueError: as `check_scores`, or `scans` is not one integer for each slice.
-        DataError: as `check_scores`.
     """
     labels, score = check_scores(labels, score, what="slice scores", probability=False)
     scans, known = np.asarray(scans), labels != UNKNOWN
@@ -316,34 +242,9 @@ def auc_inside(labels: np.ndarray, score: np.ndarray, scans: np.ndarray) -> tupl
             f"scans must be a whole number for each of {len(labels)} slices, got {scans.dtype} {scans.shape}"
         )
     labels, score, scans = labels[known], score[known], scans[known]
-    order = np.argsort(scans, kind="stable")
-    starts = np.flatnonzero(np.diff(scans[order], prepend=scans[order][:1] - 1))
-    ids, values = [], []
-    for rows in np.split(order, starts[1:]):
-        positives = int(labels[rows].sum())
-        negatives = len(rows) - positives
-        if positives and negatives:
-            ranks = rankdata(score[rows])[labels[rows] == 1].sum()
-            ids.append(int(scans[rows[0]]))
-            values.append((ranks - positives * (positives + 1) / 2) / (positives * negatives))
-    return np.array(ids, dtype=np.int64), np.array(values, dtype=np.float64)
-
-
-def slice_ranking(labels: np.ndarray, score: np.ndarray) -> dict[str, float]:
-    """AUC and average precision of slice scores over all slices.
-
-    This AUC is optimistic as a measure of localisation, because a good scan score alone raises every slice of
-    a positive scan. `auc_inside` compares slices within a scan only.
-
-    Args:
-        labels: (N,) in {0, 1} or `UNKNOWN`; unlabelled slices are left out.
-        score: (N,) finite; a larger score means a hemorrhage is more likely.
-
-    Returns:
-        `auc` and `ap` (average precision) over all slices; NaN if not defined.
-
-    Raises:
-        DataError: no label is known, or a score is NaN.
-    """
-    labels, score = known_scores(labels, score, what="slice scores", probability=False)
-    return {"auc": auc(labels, score), "ap": _ap(labels, score)}
+    ids, owner, sizes = np.unique(scans, return_inverse=True, return_counts=True)
+    ranks = pd.Series(score).groupby(owner).rank().to_numpy()  # mid-ranks within the scan
+    P = np.bincount(owner, weights=labels, minlength=len(ids))
+    wins = np.bincount(owner, weights=ranks * labels, minlength=len(ids)) - P * (P + 1) / 2
+    both = (P > 0) & (sizes > P)
+    return ids[both], (wins[both] / (P * (sizes - P))[both]).astype(np.float64)

@@ -1,12 +1,10 @@
 """Metrics of `metrics.py` for many bootstrap resamples at once.
 
-In: labels, scores and resampling counts, how often each row was drawn. Out: the value of each metric in each
-resample, computed as a weighted metric: the scores are sorted once, then counts are summed over tie groups.
-With all counts 1 each function returns the number of `metrics.py`. Tests compare it with `metrics.py` and
-with scikit-learn on the repeated rows.
+In: labels (n,) in {0, 1}, scores (n,) and counts (n, R), how often each row was drawn. Out: the value of each
+metric in each resample (R,), computed as a weighted metric: scores are sorted once, then counts are summed
+over tie groups by one sparse product. With all counts 1 each function returns the number of `metrics.py`.
 
-Shapes: n rows (scans or slices), R resamples, G groups of equal score, K bins. Counts are (n, R), so a sum
-over rows is one sparse product, which is fast enough for the slices of whole data sets.
+Shapes: n rows (scans or slices), R resamples, G groups of equal score.
 """
 
 from dataclasses import dataclass
@@ -73,14 +71,7 @@ def resampled_ranking(labels: np.ndarray, score: np.ndarray, counts: np.ndarray)
         AP  = Σ_g P_g/P · Σ_{h≤g} P_h / Σ_{h≤g} (P_h + Q_h)
 
     Only groups with a positive contribute to either sum; negatives enter through one cumulative sum.
-
-    Args:
-        labels: (n,) in {0, 1}.
-        score: (n,).
-        counts: (n, R) how often each row was drawn.
-
-    Returns:
-        `auc` and `ap`, (R,), NaN where a resample has one class only.
+    `auc` and `ap` are NaN where a resample has one class only.
     """
     if not labels.any():
         return {name: np.full(counts.shape[1], np.nan) for name in ("auc", "ap")}
@@ -101,17 +92,8 @@ def resampled_operating_points(
 ) -> dict[str, np.ndarray]:
     """`metrics.operating_points` in each resample, with the thresholds chosen anew in each.
 
-    Sensitivity increases only at the end of a tie group that contains a positive, and the best specificity
-    for a given sensitivity is reached there too. These ends and the threshold that calls no scan are
-    therefore all thresholds that are needed.
-
-    Args:
-        labels: (n,) in {0, 1}.
-        score: (n,).
-        counts: (n, R) how often each row was drawn.
-
-    Returns:
-        (R,) for each of `POINT_NAMES`; NaN where a resample has one class only.
+    The ends of tie groups that contain a positive, and the threshold that calls no scan, are all thresholds
+    that are needed. NaN where a resample has one class only.
     """
     points = {name: np.full(counts.shape[1], np.nan) for name in POINT_NAMES}
     if not labels.any():
@@ -131,14 +113,13 @@ def resampled_operating_points(
     return points
 
 
-def resampled_ece(
-    labels: np.ndarray, probability: np.ndarray, counts: np.ndarray, *, bins: int = CALIBRATION_BINS
-) -> np.ndarray:
-    """Expected calibration error (R,), with new bins in each resample; see `metrics.calibration_bins`."""
+def resampled_ece(labels: np.ndarray, probability: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Expected calibration error, with new bins in each resample; see `metrics.equal_mass`."""
     values, tie = np.unique(probability, return_inverse=True)  # (G,), (n,)
     drawn = _sums(tie, np.ones(len(tie)), counts, len(values))  # (G, R)
     gap = _sums(tie, probability - labels, counts, len(values))  # (G, R)
     total = drawn.sum(axis=0)  # (R,)
+    bins = CALIBRATION_BINS
     # the operands are integers below 2⁵³, so the quotient cannot round up to the next bin
     place = (bins * (2 * drawn.cumsum(axis=0) - drawn) / (2 * total)).astype(np.int64).clip(max=bins - 1)
     place += bins * np.arange(counts.shape[1])  # (G, R)
@@ -149,7 +130,7 @@ def resampled_ece(
 def resampled_losses(
     labels: np.ndarray, probability: np.ndarray, counts: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """`log_loss` and `brier` in each resample, (R,) each; arguments as in `resampled_ranking`."""
+    """`log_loss` and `brier` in each resample."""
     tiny = np.finfo(np.float64).eps  # as in scikit-learn
     right = np.where(labels == 1, probability, 1 - probability).clip(tiny, 1 - tiny)
     total = counts.sum(axis=0)
@@ -162,7 +143,7 @@ def resampled_losses(
 def resampled_slice_probability_metrics(
     labels: np.ndarray, probability: np.ndarray, counts: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """`metrics.slice_probability_metrics` in each resample, (R,) each; see `resampled_ranking`."""
+    """`metrics.slice_probability_metrics` in each resample."""
     return {
         **resampled_losses(labels, probability, counts),
         "ece": resampled_ece(labels, probability, counts),
@@ -170,7 +151,7 @@ def resampled_slice_probability_metrics(
 
 
 def resampled_recall(labels: np.ndarray, called: np.ndarray, counts: np.ndarray, kind: int) -> np.ndarray:
-    """Recall (R,) of class `kind`: the fraction of its scans that are called so; NaN if it has no scan."""
+    """Recall of class `kind`: the fraction of its scans that are called so; NaN if it has no scan."""
     right = ((labels == kind) & (called == kind)).astype(np.float64) @ counts  # (R,)
     return divide(right, (labels == kind).astype(np.float64) @ counts)
 
@@ -178,7 +159,7 @@ def resampled_recall(labels: np.ndarray, called: np.ndarray, counts: np.ndarray,
 def resampled_predictive_values(
     labels: np.ndarray, probability: np.ndarray, counts: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """`metrics.predictive_values` in each resample, (R,) each; arguments as in `resampled_ranking`."""
+    """`metrics.predictive_values` in each resample."""
     called = (probability >= THRESHOLD).astype(np.int64)
     positives, total = labels.astype(np.float64) @ counts, counts.sum(axis=0)  # (R,)
     both = (positives > 0) & (positives < total)
@@ -192,7 +173,7 @@ def resampled_predictive_values(
 def resampled_scan_metrics(
     labels: np.ndarray, probability: np.ndarray, counts: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """`metrics.scan_metrics` in each resample, (R,) each; arguments as in `resampled_ranking`."""
+    """`metrics.scan_metrics` in each resample."""
     called = (probability >= THRESHOLD).astype(np.int64)
     sensitivity, specificity = (resampled_recall(labels, called, counts, kind) for kind in (1, 0))
     f1 = divide(2.0 * (called * labels) @ counts, (called + labels).astype(np.float64) @ counts)

@@ -1,14 +1,16 @@
 """Result table of all models and baselines on one data set, with intervals by patient bootstrap.
 
-In: the scores of each model on the same scans, with labels and patients of the scans. Out: a tidy data frame
-with one row for each number, the content of `metrics.csv`; `show.py` formats it for reading.
+`evaluate` gives a tidy data frame with one row for each number, the content of `metrics.csv`. `table_blocks`
+and `table_notes` prepare it for reading: blocks of three columns, and notes on sample sizes and methods.
 
 Shapes: B scans, N slices (packed).
 """
 
+import textwrap
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,30 +18,42 @@ import pandas as pd
 from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import RESAMPLES
-from ich_mil.evaluate.metrics import patient_keys
-from ich_mil.evaluate.model_metrics import Repeat, measure
+from ich_mil.evaluate.metrics import CALIBRATION_BINS, THRESHOLD
+from ich_mil.evaluate.model_metrics import INSIDE, SCAN, SLICE, measure
+from ich_mil.evaluate.scores import Scores
 
 COLUMNS = ["model", "level", "metric", "value", "low", "high", "n", "positives", "patients", "unlabelled"]
 COLUMNS += ["resamples", "ignored", "note"]
 
-_NUMBERS = ("value", "low", "high")
+FEW = 30
+"""With fewer patients, positive scans or negative scans, a note says that the intervals are rough."""
 
-
-@dataclass(frozen=True)
-class Scores:
-    """Scores of one model or baseline for B scans and their N slices.
-
-    Attributes:
-        name: name of the model in the tables.
-        scan: (B,) probability, or None if the model gives no scan scores.
-        slice: (N,) score, or None if the model gives no slice scores.
-        slice_is_probability: whether `slice` is a probability; if not, only ranking metrics are computed.
-    """
-
-    name: str
-    scan: np.ndarray | None
-    slice: np.ndarray | None
-    slice_is_probability: bool = False
+_PROBABILITIES = {"log_loss": "log-loss", "brier": "Brier", "ece": "ECE"}
+_POINTS = {"sensitivity_at_95": "sens. at 95 % spec.", "specificity_at_95": "spec. at 95 % sens."}
+_BLOCKS = {
+    "Scans": {(SCAN, "auc"): "AUC", (SCAN, "ap"): "AP"},
+    "Scan calls": {
+        (SCAN, "accuracy"): "accuracy",
+        (SCAN, "balanced_accuracy"): "balanced",
+        (SCAN, "f1"): "F1",
+    },
+    "Scan calls by class": {(SCAN, name): name for name in ("sensitivity", "specificity")},
+    "Scan calls that are right": {(SCAN, "ppv"): "PPV", (SCAN, "npv"): "NPV"},
+    "Scan operating points": {(SCAN, metric): label for metric, label in _POINTS.items()},
+    "Scan probabilities": {(SCAN, metric): label for metric, label in _PROBABILITIES.items()},
+    "Scan calibration": {(SCAN, f"calibration_{name}"): name for name in ("intercept", "slope")},
+    "Slices": {(INSIDE, "auc"): "AUC inside scans", (SLICE, "auc"): "AUC all", (SLICE, "ap"): "AP all"},
+    "Slice probabilities": {(SLICE, metric): label for metric, label in _PROBABILITIES.items()},
+}
+"""Blocks of the table: level and metric of each column, and its title."""
+_BASELINES = {
+    "CNN alone, calibrated": "Platt scaling of its probability, fitted to the scans that calibrate the head",
+    "position only": "prevalence of the training scans for each scan, closeness to mid-scan for each slice",
+    "slice prevalence": "fraction of positive slices in this set, for each slice; no model knows it",
+}
+"""Explanations of baselines of `commands.validate.score_rows` whose names are not self-explanatory."""
+_NAME_WIDTH = 34
+_TEXT_WIDTH = 106
 
 
 def evaluate(
@@ -52,7 +66,7 @@ def evaluate(
     seed: int,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """Compute the metrics of every model on the same scans.
+    """Compute the metrics of every model on the same scans, with shared resamples.
 
     Args:
         scores: the models and baselines, in the order of the table; names must differ.
@@ -60,57 +74,196 @@ def evaluate(
         patients: B patient keys; the intervals resample patients.
         offsets: (B + 1,) scan b owns slices `offsets[b]:offsets[b + 1]`.
         slice_labels: (N,) in {0, 1} or `UNKNOWN`; None if no slice is labelled.
-        seed: seed of the resampling; all models share the resamples.
+        seed: seed of the resampling.
         resamples: number of resamples behind each interval.
 
     Returns:
-        One row for each number, with the columns `COLUMNS`: `model`, `level` ('scan', 'slice' or 'slice
-        inside positive scans'), `metric`, `value`, `low`, `high`, `n` (number of scans or slices; scans for
-        the last level), `positives` and `patients` among them, the number `unlabelled` that is left out,
-        `resamples`, the number of resamples `ignored` because the metric is not defined in them, and `note`:
-        the reason if `value` is NaN, else empty.
+        One row for each number, with the columns `COLUMNS`; see `model_metrics.measure`.
 
     Raises:
-        DataError: a score is NaN or infinite, or a probability is outside [0, 1] (the message names the
-            model); a scan has no patient.
-        ValueError: sizes do not match, or names are not unique.
+        DataError: a score is invalid (the message names the model), or a scan has no patient.
     """
-    labels, offsets, owner = np.asarray(labels), np.asarray(offsets), patient_keys(patients)
-    if not len(labels) == len(owner) == len(offsets) - 1:
-        raise ValueError(f"{len(labels)} labels, {len(owner)} patients and {len(offsets)} offsets do not fit")
-    truth = np.full(offsets[-1], UNKNOWN) if slice_labels is None else np.asarray(slice_labels)
-    if len(truth) != offsets[-1]:
-        raise ValueError(f"{len(truth)} slice labels for {offsets[-1]} slices")
+    truth = np.full(offsets[-1], UNKNOWN) if slice_labels is None else slice_labels
     names = [one.name for one in scores]
     if len(set(names)) != len(names) or not names:
         raise ValueError(f"need at least one model, each under its own name, got {names}")
+    known: dict[str, Any] = {
+        "labels": labels,
+        "patients": patients,
+        "offsets": offsets,
+        "slice_labels": truth,
+    }
     rows = [
-        {**asdict(number.rows), **vars(number), "model": one.name, "value": number.values[0]}
+        {**row, "model": one.name, "value": row["values"][0]}
         for one in scores
-        for number in measure(
-            [Repeat(labels, owner, offsets, truth, one.scan, one.slice)],
-            name=one.name,
-            slice_is_probability=one.slice_is_probability,
-            seed=seed,
-            resamples=resamples,
-        )
+        for row in measure([one], **known, seed=seed, resamples=resamples)
     ]
     return pd.DataFrame(rows).assign(resamples=resamples)[COLUMNS]
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """Read a table of `evaluate` that was written with `to_csv(path, index=False)`.
-
-    Raises:
-        DataError: the file does not exist or is not a result table.
-    """
+    """Read a table of `evaluate` written by `to_csv(path, index=False)`; `DataError` if invalid."""
+    numbers = ("value", "low", "high")
     texts = {"model": str, "level": str, "metric": str, "note": str}
     try:
         frame = pd.read_csv(
-            path, dtype=texts, keep_default_na=False, na_values={name: [""] for name in _NUMBERS}
+            path, dtype=texts, keep_default_na=False, na_values={name: [""] for name in numbers}
         )
         if missing := [name for name in COLUMNS if name not in frame]:
             raise ValueError(f"column {name_some(missing)} is missing")
-        return frame[COLUMNS].astype(dict.fromkeys(_NUMBERS, np.float64))
+        return frame[COLUMNS].astype(dict.fromkeys(numbers, np.float64))
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as a result table ({error}); validate again") from error
+
+
+@dataclass(frozen=True)
+class Block:
+    """One part of the table: each row has the name of a model and a text for each of `columns`."""
+
+    title: str
+    columns: list[str]
+    rows: list[tuple[str, list[str]]]
+
+
+def format_value(value: float, low: float, high: float) -> str:
+    """Format as '0.911 [0.886, 0.936]'; a dash if there is no value, no brackets if there is no interval."""
+    if np.isnan(value):
+        return "–"
+    return f"{value:.3f}" if np.isnan(low) else f"{value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def table_blocks(frame: pd.DataFrame) -> list[Block]:
+    """Blocks of up to three columns with a row for each model; empty rows and blocks are left out."""
+    texts = {
+        (row["model"], row["level"], row["metric"]): format_value(row["value"], row["low"], row["high"])
+        for row in frame.to_dict("records")
+    }
+    blocks = []
+    for title, columns in _BLOCKS.items():
+        rows = [
+            (str(model), [texts.get((model, *place), "–") for place in columns])
+            for model in dict.fromkeys(frame["model"])
+        ]
+        rows = [(model, cells) for model, cells in rows if any(text != "–" for text in cells)]
+        if rows:
+            blocks.append(Block(title=title, columns=list(columns.values()), rows=rows))
+    return blocks
+
+
+def _sample_sizes(frame: pd.DataFrame) -> list[str]:
+    notes = []
+    for level, noun in ((SCAN, "scans"), (SLICE, "slices")):
+        row: Any = frame[frame["level"] == level].iloc[0]
+        if row["n"]:
+            text = f"{row['n']:,} {noun} ({row['positives']:,} positive) of {row['patients']:,} patients"
+            left_out = f"; {row['unlabelled']:,} without a label left out" if row["unlabelled"] else ""
+            notes.append(text + left_out)
+    inside = frame[frame["level"] == INSIDE]["n"].max()
+    if inside > 0:
+        notes.append(f"AUC inside scans: mean over the {inside:,} scans with slices of both classes")
+    return notes
+
+
+def _correct_calls(frame: pd.DataFrame) -> list[str]:
+    """Number of correct calls by class for each model: the counts behind sensitivity and specificity."""
+    shares = frame[frame["metric"].isin(["sensitivity", "specificity"]) & frame["value"].notna()]
+    texts: dict[str, list[str]] = {}
+    for row in shares.to_dict("records"):
+        positive = row["metric"] == "sensitivity"
+        of = row["positives"] if positive else row["n"] - row["positives"]
+        text = f"{round(row['value'] * of):,} of {of:,} {'positive' if positive else 'negative'}"
+        texts.setdefault(row["model"], []).append(text)
+    counts = "; ".join(f"{model} {' and '.join(parts)}" for model, parts in texts.items())
+    return [f"Correct calls of scans: {counts}"] if counts else []
+
+
+def _not_available(frame: pd.DataFrame) -> list[str]:
+    """Metrics without a value, by reason and models."""
+    absent: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for note in filter(None, dict.fromkeys(frame["note"])):
+        for title, columns in _BLOCKS.items():
+            for (level, metric), label in columns.items():
+                here = (frame["note"] == note) & (frame["level"] == level) & (frame["metric"] == metric)
+                if here.any():
+                    absent.setdefault((note, tuple(frame["model"][here])), []).append(f"{title} {label}")
+    everyone = frame["model"].nunique()
+    return [
+        f"Not available{'' if len(models) == everyone else ' for ' + '; '.join(models)}: "
+        f"{', '.join(labels)} ({note})"
+        for (note, models), labels in absent.items()
+    ]
+
+
+def _small_samples(frame: pd.DataFrame) -> list[str]:
+    """Warnings of intervals that rest on few patients or scans, or on no second patient."""
+    used = frame[(frame["n"] > 0) & (frame["note"] == "")]
+    if used["patients"].max() == 1:
+        return [
+            "All scans have the same PatientID, so there are no intervals; if they are of several people, "
+            "give each a PatientID of its own"
+        ]
+    scans = used[used["level"] == SCAN]
+    counts = {
+        "patients": used["patients"][used["level"] != INSIDE].min(),
+        "positive scans": scans["positives"].min(),
+        "negative scans": (scans["n"] - scans["positives"]).min(),
+        "scans with slices of both classes": used["n"][used["level"] == INSIDE].min(),
+    }
+    return [
+        f"Few {what} ({least:.0f}): the intervals are approximate, and those of losses tend to be too narrow"
+        for what, least in counts.items()
+        if 0 < least < FEW
+    ]
+
+
+def table_notes(frame: pd.DataFrame) -> list[str]:
+    """Notes on an `evaluate` frame: sample sizes, methods, and why some numbers are not available."""
+    shown = set(frame["metric"][frame["value"].notna()])
+    notes = [
+        *_sample_sizes(frame),
+        *_correct_calls(frame),
+        f"95 % intervals: {frame['resamples'].max():,} resamples of patients; percentiles for losses and the "
+        "calibration line, Student's t of the log odds for AUC, AP, F1 and proportions (exact at 0 and 1), "
+        f"from both proportions for balanced accuracy; calls at probability {THRESHOLD}; "
+        f"ECE: {CALIBRATION_BINS} equal-mass bins",
+        *(f"{name}: {text}" for name, text in _BASELINES.items() if name in set(frame["model"])),
+    ]
+    if shown & set(_POINTS):
+        notes.append(
+            "sens. at 95 % spec.: the best sensitivity of a threshold with a specificity of at least 95 %; "
+            "spec. at 95 % sens.: the reverse; thresholds are chosen on these scans, so both are optimistic"
+        )
+    if "calibration_intercept" in shown:
+        notes.append(
+            "intercept: log odds of a hemorrhage minus the predicted log odds (0 if calibrated); slope: "
+            "change of the log odds for each predicted unit (1 if calibrated, less if they are too extreme)"
+        )
+    of_calls = frame[frame["metric"].isin(["ppv", "npv"]) & frame["value"].notna()]
+    if len(of_calls):
+        share = of_calls["positives"].iloc[0] / of_calls["n"].iloc[0]
+        notes.append(
+            "PPV, NPV: fraction of the positive (negative) calls that are correct; they hold for a "
+            f"prevalence of {100 * share:.0f} %"
+        )
+    notes += _small_samples(frame)
+    if frame["ignored"].max() > 0:
+        notes.append(
+            f"Up to {frame['ignored'].max():,} resamples were ignored because a number is not defined in "
+            "them: one class only; for PPV and NPV no such call; for the slope classes that do not overlap"
+        )
+    if "ece" in shown:
+        notes.append("ECE: never negative, so chance adds to it; its interval allows for that")
+    return notes + _not_available(frame)
+
+
+def format_table(frame: pd.DataFrame) -> str:
+    """Format the table as text: blocks, then notes, in at most 110 columns."""
+    lines = []
+    for block in table_blocks(frame):
+        lines.append(f"{block.title:<{_NAME_WIDTH}}" + "".join(f"  {column:<23}" for column in block.columns))
+        for name, cells in block.rows:
+            short = name if len(name) <= _NAME_WIDTH else name[: _NAME_WIDTH - 1] + "…"
+            lines.append(f"{short:<{_NAME_WIDTH}}" + "".join(f"  {cell:<23}" for cell in cells))
+        lines.append("")
+    notes = [textwrap.fill(note, _TEXT_WIDTH, subsequent_indent="  ") for note in table_notes(frame)]
+    return "\n".join([*(line.rstrip() for line in lines), *notes])

@@ -2,8 +2,7 @@
 
 import warnings
 
-with warnings.catch_warnings():
-    # GPyTorch 1.15 calls torch.jit.script on import, which recent versions of torch deprecate.
-    warnings.filterwarnings("ignore", message=r".*torch\.jit\.script.*", category=FutureWarning)
-    warnings.filterwarnings("ignore", message=r".*torch\.jit\.script.*", category=DeprecationWarning)
-    import gpytorch  # noqa: F401
+# GPyTorch 1.15 calls torch.jit.script on import, which recent versions of torch deprecate. It is not imported
+# here, so that settings are read and checked without torch.
+for _kind in (FutureWarning, DeprecationWarning):
+    warnings.filterwarnings("ignore", message=r".*torch\.jit\.script.*", category=_kind)

@@ -8,29 +8,13 @@ Shapes: B scans, N slices of all.
 """
 
 import math
-import re
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from ich_mil.gp.settings import Link, Rule, check_rule
 from ich_mil.kernels.segments import bag_index, bag_max, bag_sum, noisy_or_logit
-
-Rule = str
-"""'max', 'noisy_or', or the mean of the largest slices: 'top_3' (any number), 'top_20%' (any share, rounded
-up)."""
-
-Link = Literal["logistic", "probit"]
-"""Link function from latent value to probability: sigmoid(f), or the standard normal CDF of f."""
-
-
-def check_rule(rule: Rule) -> None:
-    """Raise `ValueError` unless `rule` is valid."""
-    if not (isinstance(rule, str) and re.fullmatch(r"max|noisy_or|top_[1-9]\d*|top_[1-9]\d?%", rule)):
-        raise ValueError(
-            f"rule must be one of max, noisy_or, top_3 (any number), top_20% (any share), got {rule!r}"
-        )
 
 
 def latent_logit(f: Tensor, link: Link) -> Tensor:

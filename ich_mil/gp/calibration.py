@@ -25,12 +25,10 @@ from typing import Literal, Self, get_args
 
 import numpy as np
 import torch
-from scipy.optimize import minimize
-from sklearn.isotonic import IsotonicRegression
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from ich_mil.gp.aggregation import Rule, check_rule
+from ich_mil.gp.settings import Rule, check_rule
 
 SLOPE_SPREAD = 10.0
 """Standard deviation of the weak normal prior on the slope, for logits in units of their standard deviation.
@@ -93,6 +91,8 @@ def platt(logits: Tensor, labels: Tensor, *, intercept: bool = True) -> tuple[fl
         value = value + (ab[0] / SLOPE_SPREAD).square() / (2 * len(target))
         (gradient,) = torch.autograd.grad(value, ab)
         return float(value.detach()), gradient.numpy() * [1.0, float(intercept)]
+
+    from scipy.optimize import minimize  # slow to import, and predictions do without
 
     found = minimize(loss, np.array([1.0, 0.0]), jac=True, method="BFGS")
     a, b = found.x.tolist()
@@ -278,6 +278,8 @@ class Calibration:
             return cls(rule, method, slope, intercept, (), slice_slope, slice_intercept)
         p = torch.sigmoid(slope * torch.atleast_2d(logits).double() + intercept).mean(0)  # (B,)
         targets = smoothed_targets(labels.cpu()).numpy()
+        from sklearn.isotonic import IsotonicRegression  # slow to import
+
         step = IsotonicRegression(out_of_bounds="clip").fit(p.cpu().numpy(), targets)
         knots = tuple(zip(step.X_thresholds_.tolist(), step.y_thresholds_.tolist(), strict=True))
         return cls(rule, method, slope, intercept, knots, slice_slope, slice_intercept)

@@ -5,16 +5,33 @@ public code, or the defaults of this project. `HeadSettings.variant` is the pres
 """
 
 import math
+import re
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from types import NoneType
-from typing import Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
 
-from ich_mil.gp.aggregation import Link, Rule, check_rule
-from ich_mil.gp.observations.densities import Density, Gamma, GammaLogisticTail, Logistic
 from ich_mil.settings import check_seeds
 
+if TYPE_CHECKING:
+    from ich_mil.gp.observations.densities import Density
+
+Rule = str
+"""'max', 'noisy_or', or the mean of the largest slices: 'top_3' (any number), 'top_20%' (any share, rounded
+up)."""
+
+Link = Literal["logistic", "probit"]
+"""Link function from latent value to probability: sigmoid(f), or the standard normal CDF of f."""
+
 Update = Literal["gauss_seidel", "jacobi"]
+
+
+def check_rule(rule: Rule) -> None:
+    """Raise `ValueError` unless `rule` is valid."""
+    if not (isinstance(rule, str) and re.fullmatch(r"max|noisy_or|top_[1-9]\d*|top_[1-9]\d?%", rule)):
+        raise ValueError(
+            f"rule must be one of max, noisy_or, top_3 (any number), top_20% (any share), got {rule!r}"
+        )
 
 
 def _is_number(value: object) -> bool:
@@ -283,8 +300,11 @@ class HeadSettings:
         """Link function of the family."""
         return "probit" if self.family in ("probit", "gibbs") else "logistic"
 
-    def make_density(self) -> Density:
+    def make_density(self) -> "Density":
         """Density ψ of these settings."""
+        # imports torch, which reading a configuration does not need
+        from ich_mil.gp.observations.densities import Gamma, GammaLogisticTail, Logistic
+
         if self.density == "logistic":
             return Logistic()
         return (GammaLogisticTail if self.variant.logistic_tail else Gamma)(self.alpha, self.beta)

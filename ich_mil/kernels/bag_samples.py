@@ -55,7 +55,7 @@ def bag_samples(
     rule: Literal["noisy_or", "max"] = "noisy_or",
     impl: Impl = "auto",
 ) -> Sampled:
-    """Moments of slice and scan probabilities over independent samples.
+    """Moments of slice and scan probabilities (divisor L) over L independent samples, and scan logits.
 
     Args:
         mu: (R, N) float64 means of f.
@@ -66,9 +66,6 @@ def bag_samples(
         seed: seed of the samples.
         rule: aggregation rule from slices to scan.
         impl: "torch" runs scan by scan, "triton" is a single kernel; "auto" is "triton" on a GPU.
-
-    Returns:
-        The moments, with divisor L, and the samples of the scan logits.
 
     Raises:
         ValueError: an empty bag; shapes that do not fit; another dtype; an unknown rule; no sample.
@@ -89,14 +86,7 @@ def bag_samples(
         offsets, keys = (value.to(mu.device, non_blocking=True) for value in (offsets, keys))
         mean, variance, logit = sample(mu, sigma, offsets, keys, samples, signed(seed), rule == "max")
         return Sampled(mean[:, :n], variance[:, :n], mean[:, n:], variance[:, n:], logit.mT)
-    return _bag_samples(mu, sigma, offsets, keys, samples=samples, seed=seed, rule=rule)
-
-
-def _bag_samples(
-    mu: Tensor, sigma: Tensor, offsets: Tensor, keys: Tensor, *, samples: int, seed: int, rule: str
-) -> Sampled:
-    """Reference implementation in PyTorch."""
-    replicates, n_bags = len(mu), len(offsets) - 1
+    replicates = len(mu)
     slice_mean, slice_variance = mu.new_empty(2, *mu.shape)
     scan_mean, scan_variance = mu.new_empty(2, replicates, n_bags)
     logits = mu.new_empty(replicates, samples, n_bags)

@@ -26,8 +26,6 @@ from torch import Tensor
 from ich_mil.kernels.implementation import Impl, by_triton
 
 WORD = 2**64
-"""Number of values of a 64-bit word."""
-
 SAMPLES = 4
 """Samples of one slice per counter."""
 
@@ -43,15 +41,9 @@ def scan_key(scan: str) -> int:
 
 
 def normals(
-    seed: int,
-    key: int,
-    n: int,
-    *,
-    samples: int,
-    device: torch.device | str = "cpu",
-    impl: Impl = "auto",
+    seed: int, key: int, n: int, *, samples: int, device: torch.device | str = "cpu", impl: Impl = "auto"
 ) -> Tensor:
-    """Standard normal numbers of one scan.
+    """Standard normal numbers (L, n) of the n slices of one scan, float64.
 
     Args:
         seed: any integer; seeds that differ by a multiple of 2⁶⁴ are equivalent.
@@ -59,21 +51,13 @@ def normals(
         n: number of slices.
         samples: L.
         device: device of the result.
-        impl: "torch" draws on the CPU, "triton" on the device; "auto" is "triton" on a CUDA device.
-
-    Returns:
-        (L, n) float64.
+        impl: "torch" draws by numpy on the CPU, "triton" on the device; "auto" is "triton" on a GPU.
     """
     device = torch.device(device)
     if by_triton(impl, device):
         from ich_mil.kernels.triton.counter import counter_normals
 
         return counter_normals(signed(seed), key, n, samples, device)
-    return _normals(seed, key, n, samples).to(device)
-
-
-def _normals(seed: int, key: int, n: int, samples: int) -> Tensor:
-    """Reference implementation, with the Philox generator of numpy."""
     blocks = -(-samples // SAMPLES)
     # numpy increments the counter before it draws, so the largest counter makes the first block counter 0.
     words = np.random.Philox(
@@ -87,4 +71,4 @@ def _normals(seed: int, key: int, n: int, samples: int) -> Tensor:
     z = torch.empty(blocks, 2, 2, n, dtype=torch.float64)
     torch.mul(radius, angle.cos(), out=z[:, :, 0])
     torch.mul(radius, angle.sin_(), out=z[:, :, 1])
-    return z.view(blocks * SAMPLES, n)[:samples]
+    return z.view(blocks * SAMPLES, n)[:samples].to(device)

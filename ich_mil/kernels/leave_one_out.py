@@ -21,19 +21,11 @@ CPU = "cpu"
 
 
 def leave_one_out(log_not: Tensor, bags: Tensor, n_bags: int) -> Tensor:
-    """Leave-one-out product Π_{j∈b, j≠n} (1 - π_j) for every instance n, in O(N).
+    """Leave-one-out product Π_{j∈b, j≠n} (1 - π_j) for every instance n (..., N), in O(N).
 
-    `log_not` must be computed from the logits (`logsigmoid(-a)`), not from 1 - π. The subtraction
+    `log_not` (..., N) must be computed from the logits (`logsigmoid(-a)`), not from 1 - π. The subtraction
     ℓ_b - log(1 - π_n), with ℓ_b the sum over the bag, has an absolute error of a few ulp of ℓ_b, which is the
-    relative error of the product.
-
-    Args:
-        log_not: (..., N) log(1 - π).
-        bags: (N,) the bag of each instance.
-        n_bags: B.
-
-    Returns:
-        (..., N) in [0, 1].
+    relative error of the product. `bags` (N,) is the bag of each instance.
     """
     total = bag_sum(log_not, bags, n_bags)[..., bags]  # (..., N) ℓ_b
     return torch.exp((total - log_not).clamp(max=0.0))
@@ -42,13 +34,7 @@ def leave_one_out(log_not: Tensor, bags: Tensor, n_bags: int) -> Tensor:
 def leave_one_out_max(pi: Tensor, bags: Tensor, n_bags: int) -> Tensor:
     """Leave-one-out maximum 1 - max_{j∈b, j≠n} π_j, which the public code uses in place of the product.
 
-    Args:
-        pi: (..., N) π.
-        bags: (N,) the bag of each instance.
-        n_bags: B.
-
-    Returns:
-        (..., N); 1 for a bag of one instance.
+    From π (..., N) to (..., N); 1 for a bag of one instance.
     """
     peak = bag_max(pi, bags, n_bags)[..., bags]  # (..., N)
     at_peak = pi == peak
@@ -95,12 +81,7 @@ class Turns:
 
 
 def jacobi(
-    log_not: Tensor,
-    mu: Tensor,
-    pull: Tensor,
-    turns: Turns,
-    *,
-    impl: Impl = "auto",
+    log_not: Tensor, mu: Tensor, pull: Tensor, turns: Turns, *, impl: Impl = "auto"
 ) -> tuple[Tensor, Tensor]:
     """Jacobi update: all π at once from the old π (Eq. 25), a_n = μ_n + pull_b Π_{j≠n} (1 - π_j).
 
@@ -110,19 +91,14 @@ def jacobi(
     Arguments and results are those of `gauss_seidel`.
     """
     if by_triton(impl, mu.device):
-        return _by_kernel(log_not, mu, pull, turns, newest=False)
+        return _by_kernel(log_not, mu, pull, turns, False)
     n_bags = len(turns.sizes)
     a = mu + pull[..., turns.bags] * leave_one_out(log_not, turns.bags, n_bags)
     return a, logsigmoid(-a)
 
 
 def gauss_seidel(
-    log_not: Tensor,
-    mu: Tensor,
-    pull: Tensor,
-    turns: Turns,
-    *,
-    impl: Impl = "auto",
+    log_not: Tensor, mu: Tensor, pull: Tensor, turns: Turns, *, impl: Impl = "auto"
 ) -> tuple[Tensor, Tensor]:
     """Gauss-Seidel update: one π after the other within each bag, all bags in parallel (Eq. 25).
 
@@ -141,7 +117,7 @@ def gauss_seidel(
         New a = logit π and log(1 - π), each (..., N) in the same order, float64.
     """
     if by_triton(impl, mu.device):
-        return _by_kernel(log_not, mu, pull, turns, newest=True)
+        return _by_kernel(log_not, mu, pull, turns, True)
     total = bag_sum(log_not, turns.bags, len(turns.bag_order))  # (..., B)
     if mu.device.type == CPU:
         arrays = (part.numpy() for part in (log_not, total, mu, pull))
@@ -184,7 +160,7 @@ def _gauss_seidel_numpy(
 
 
 def _by_kernel(
-    log_not: Tensor, mu: Tensor, pull: Tensor, turns: Turns, *, newest: bool
+    log_not: Tensor, mu: Tensor, pull: Tensor, turns: Turns, newest: bool
 ) -> tuple[Tensor, Tensor]:
     """Both updates in Triton: Gauss-Seidel with `newest`, else Jacobi."""
     from ich_mil.kernels.triton.leave_one_out import sweep

@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
 from ich_mil.kernels.implementation import Impl, by_triton
-from ich_mil.windows import Windows, to_pictures
+from ich_mil.window_presets import Windows
+from ich_mil.windows import to_pictures
 
 EDGE = 1e-5
 """A value this close to 0 or 1 counts as equal to it: four bilinear weights do not sum to exactly 1."""
@@ -53,7 +54,9 @@ def pictures_of(
     *,
     impl: Impl = "auto",
 ) -> Tensor:
-    """Window, resize and augment scans into packed images. The host does not wait for a GPU.
+    """Window, resize and augment scans into packed images (N, C, S, S) float32 in [0, 1].
+
+    The host does not wait for a GPU.
 
     Args:
         scans: B tensors (n, H, W) int16 HU on one device; n, H and W may differ between scans.
@@ -62,9 +65,6 @@ def pictures_of(
         variations: augmentation of each of the B scans; empty: no augmentation.
         impl: "torch" runs windowing, resize and augmentation in turn, "triton" is a single kernel; "auto" is
             "triton" on a GPU.
-
-    Returns:
-        (N, C, S, S) float32 in [0, 1].
 
     Raises:
         TypeError: HU that are not int16.
@@ -76,18 +76,10 @@ def pictures_of(
 
 @torch.no_grad()
 def vary(scans: Sequence[Tensor], variations: Sequence[Variation], windows: Windows) -> Tensor:
-    """Augment and pack the images of scans.
+    """Augment and pack the images (n, C, S, S) of B scans into (N, C, S, S), all in [0, 1].
 
     Brightness and noise are in HU and are divided by the width of each window. A pixel at 0 or 1 lies outside
     the window by an unknown amount, so it is left unchanged. The host does not wait for a GPU.
-
-    Args:
-        scans: B tensors (n, C, S, S) in [0, 1].
-        variations: augmentation of each of the B scans; empty: no augmentation.
-        windows: the C windows of the images.
-
-    Returns:
-        (N, C, S, S) in [0, 1].
     """
     if not variations:
         return torch.cat(list(scans))
@@ -107,17 +99,7 @@ def vary(scans: Sequence[Tensor], variations: Sequence[Variation], windows: Wind
 
 
 def shifted(pictures: Tensor, grid: Tensor, hu: Tensor, width: Tensor) -> Tensor:
-    """Resample images on a grid, then shift their values.
-
-    Args:
-        pictures: (n, C, S, S) in [0, 1].
-        grid: (n, S, S, 2) from `affine_grid`.
-        hu: (n, 1, S, S), or a shape that expands to it: shift in HU.
-        width: (C, 1, 1) window widths in HU.
-
-    Returns:
-        (n, C, S, S) in [0, 1].
-    """
+    """Resample images (n, C, S, S) on a grid from `affine_grid`, then add the shift `hu` (n, 1, S, S)."""
     # Zero padding: 0 is air in every window.
     moved = grid_sample(pictures, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
     within = (moved > EDGE) & (moved < 1 - EDGE)

@@ -12,7 +12,7 @@ Out: the statistics of a sweep, for R replicates that share φ:
 The matrix k (M, N) is never stored; one tile of φ exists at a time. φ is computed in float64 and rounded to
 the dtype of the products; sums over tiles are in float64. Sums over k in float32, whitened afterwards, would
 be cheaper, but P = L⁻¹ multiplies their errors by up to 1/jitter, and I + G would no longer be positive
-definite (`benchmarks.kernels_gram`).
+definite (benchmarks/RESULTS.md, "Why Φ is made before it is summed").
 
 Shapes: N slices, n of a tile, D features, M inducing points, P directions, R replicates.
 """
@@ -96,18 +96,11 @@ class Scratch:
 def gram_of(
     tiles: Tiles, theta: Tensor, target: Tensor, *, width: int, scratch: Scratch
 ) -> tuple[Tensor, Tensor]:
-    """Φ Θ Φᵀ and Φ r from tiles of Φᵀ.
+    """Φ Θ Φᵀ (R, P, P) and Φ r (R, P) from tiles of Φᵀ that hold all N rows; `width` is P.
 
-    Args:
-        tiles: tiles whose rows together are all N rows.
-        theta: (R, N) diagonal of Θ, float64.
-        target: (R, N) r, float64.
-        width: P.
-        scratch: buffer for the products.
-
-    Returns:
-        Φ Θ Φᵀ (R, P, P), with products in the dtype of the tiles, and Φ r (R, P), with products in float64,
-        because float32 there would change means by 1e-5. Both are summed over tiles in float64.
+    Θ is diagonal: `theta` (R, N); r is `target` (R, N), all float64. Products in the first are in the dtype
+    of the tiles, in the second in float64, because float32 there would change means by 1e-5. Both are summed
+    over tiles in float64.
     """
     replicates = len(theta)
     G = theta.new_zeros(replicates * width, width)
@@ -126,17 +119,10 @@ def gram_of(
 
 
 def _long(left: Tensor, right: Tensor) -> Tensor:
-    """Product `left`ᵀ `right` with many rows and a small result, for a GPU.
+    """Product `left`ᵀ `right` (P, Q) of (n, P) and (n, Q), with large n, for a GPU.
 
     A library may compute such a product on few multiprocessors. Here the rows are split into parts of equal
-    length, whose products are batched and added in float64.
-
-    Args:
-        left: (n, P).
-        right: (n, Q), of the same dtype.
-
-    Returns:
-        (P, Q) float64; in the dtype of the factors if there is only one part.
+    length, whose products are batched and added in float64. One part keeps the dtype of the factors.
     """
     n, blocks = len(left), -(-left.shape[1] // BLOCK) * -(-right.shape[1] // BLOCK)
     parts = min(PARTS // blocks, n // LEAST)
@@ -151,18 +137,10 @@ def _long(left: Tensor, right: Tensor) -> Tensor:
 def moments_of(
     tiles: Tiles, mean: Tensor, root: Tensor, *, length: int, scratch: Scratch
 ) -> tuple[Tensor, Tensor]:
-    """μ = Φᵀ m and diag(Φᵀ S Φ) from tiles of Φᵀ.
+    """μ = Φᵀ m and diag(Φᵀ S Φ), each (R, N) float64, from tiles of Φᵀ that hold all N = `length` rows.
 
-    Args:
-        tiles: tiles whose rows together are all N rows.
-        mean: (R, P) m, float64.
-        root: (R, P, P) W with WᵀW = S, float64.
-        length: N.
-        scratch: buffer for the products.
-
-    Returns:
-        μ (R, N), with products in float64, and diag(Φᵀ S Φ) (R, N), with products in the dtype of the tiles;
-        both float64.
+    m is `mean` (R, P); `root` (R, P, P) is W with WᵀW = S. Products are in float64 for μ, in the dtype of the
+    tiles for the other.
     """
     replicates, width = mean.shape
     across = root.flatten(0, 1).mT  # (P, R·P)
@@ -260,13 +238,10 @@ def rbf_moments(
         rows: (N,) order of the slices in the result; None: the order of `x`.
         dtype: float64 or float32, dtype of the products W φ.
         tile: number of slices per tile of φ.
-        impl: "torch" or "triton"; "auto" is "triton" for CUDA tensors.
+        impl: as for `rbf_gram`, as are the errors.
 
     Returns:
         Means (R, N) and variances (R, N), float64. The residual prior variance is not included.
-
-    Raises:
-        ValueError: no slice, shapes that do not fit, or another dtype.
     """
     _check(x, rows, rbf, dtype, mean, root)
     width = len(rbf.projection)

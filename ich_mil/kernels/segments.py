@@ -11,13 +11,7 @@ from torch import Tensor
 
 
 def bag_index(offsets: Tensor) -> Tensor:
-    """The bag of each instance.
-
-    Args:
-        offsets: (B + 1,) int64, from 0 to N, strictly increasing.
-
-    Returns:
-        (N,) int64.
+    """The bag of each instance (N,) int64, from offsets (B + 1,): 0 to N, strictly increasing.
 
     Raises:
         ValueError: `offsets` are not integers or do not start at 0, or a bag is empty.
@@ -34,32 +28,17 @@ def bag_index(offsets: Tensor) -> Tensor:
 
 
 def take_bags(offsets: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and new offsets of a selection of bags, in the given order.
-
-    Args:
-        offsets: (B + 1,).
-        chosen: (C,) int64 indices of bags.
-
-    Returns:
-        The rows of their instances, and offsets (C + 1,) of the selection.
-    """
+    """Rows and new offsets (C + 1,) of a selection (C,) of bags, in the given order."""
     start, sizes = offsets[:-1][chosen], offsets.diff()[chosen]
     own = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])
-    return torch.arange(int(own[-1]), device=offsets.device) + torch.repeat_interleave(
-        start - own[:-1], sizes
-    ), own
+    shift = torch.repeat_interleave(start - own[:-1], sizes)
+    return torch.arange(int(own[-1]), device=offsets.device) + shift, own
 
 
 def bag_sum(values: Tensor, bags: Tensor, n_bags: int) -> Tensor:
-    """Sum over the instances of each bag along the last dimension.
+    """Sum over the instances of each bag along the last dimension: (..., N) to (..., B).
 
-    Args:
-        values: (..., N).
-        bags: (N,) the bag of each instance, from `bag_index`.
-        n_bags: B.
-
-    Returns:
-        (..., B).
+    `bags` (N,) is the bag of each instance, from `bag_index`.
     """
     return values.new_zeros(*values.shape[:-1], n_bags).index_add(-1, bags, values)
 

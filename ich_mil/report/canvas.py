@@ -1,9 +1,8 @@
 """Common figure style of the reports: transparent background, grey text, colours and line styles.
 
-In: figure sizes and legend entries. Out: matplotlib figures and their PNG bytes. A figure may be placed on a
-light or a dark page. Colours are those of Okabe and Ito (2008), which are distinct for the colour-blind;
-curves also differ in line style. Text from outside is never parsed as mathematics, figures share no state,
-and the user's matplotlibrc has no effect.
+A figure may be placed on a light or a dark page. Colours are those of Okabe and Ito (2008), which are
+distinct for the colour-blind; curves also differ in line style. Text from outside is never parsed as
+mathematics, and the user's matplotlibrc has no effect.
 """
 
 import io

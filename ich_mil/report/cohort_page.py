@@ -1,8 +1,7 @@
-"""Cohort page: worklist of all scans, sorted by decision and probability.
+"""Cohort page: worklist of all scans, sorted by decision and probability, as one HTML document.
 
-In: `Results` of `predictions.json` and the relative addresses of the study pages. Out: an HTML document as a
-string. Studies without a prediction and files outside any known study are listed above the worklist, so that
-no input is dropped silently. DICOM texts such as the patient's name appear only where `texts` are given.
+Studies without a prediction and files outside any known study are listed above the worklist, so that no input
+is dropped silently. DICOM texts such as the patient's name appear only where `texts` are given.
 """
 
 from collections import Counter, defaultdict
@@ -49,9 +48,9 @@ def render_cohort(
 
     Args:
         results: predictions of all scans and their ledger.
-        links: relative address of the page of each scan; a scan without an address is listed without a link.
+        links: relative address of the page of each scan; a scan without an address has no link.
         title: heading of the page.
-        texts: DICOM texts of each scan by keyword, with arbitrary content; the keywords in `TEXTS` are shown.
+        texts: DICOM texts of each scan by keyword; the keywords in `TEXTS` are shown.
 
     Raises:
         ValueError: a link is not relative.
@@ -98,10 +97,7 @@ def render_cohort(
 
 
 def _runs(scan: ScanResult) -> list[str]:
-    """Runs with the lowest counterfactual probability, as 'slices 13–18 (21 %)'.
-
-    The percentage is the scan's probability without the run.
-    """
+    """Most influential runs, as 'slices 13–18 (21 %)' with the scan's probability without the run."""
     named = [
         span(run.first, run.last) + ("" if run.scan_without is None else f" ({percent(run.scan_without)})")
         for run in by_drop(scan)[:MAX_RUNS]

@@ -1,9 +1,4 @@
-"""Figures of the run page: ROC, reliability and training curves.
-
-In: arrays and data frames. Out: PNG bytes in the style of `ich_mil.report.canvas`.
-
-Shapes: B scans.
-"""
+"""Figures of the run page as PNG bytes: ROC, reliability and training curves. Shapes: B scans."""
 
 from collections.abc import Mapping
 from itertools import cycle

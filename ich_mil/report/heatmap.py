@@ -1,30 +1,18 @@
 """Heatmaps of the evidence for blood in a slice, with their posterior standard deviation.
 
-In: the windowed slices of a scan, the frozen CNN, the Gaussian process and posterior samples. Out: two maps
-for each requested slice, the mean and the standard deviation of the evidence over posterior samples.
-
-The method is integrated gradients (Sundararajan et al. 2017, Eq. 1), taken at an inner layer of the encoder
-and summed over channels. The layer is the first one whose map has at most `MAP_SIDE` cells a side: fine
-enough to show the shape of a bleed, where the last layer has 6 x 6 cells. Let A (F, h, w) be the map of the
-slice at that layer and Ā the map of the reference. The straight path A(t) = Ā + t (A - Ā) gives features h(t)
-after the remaining layers, and a posterior sample f_l of the latent function gives f_l(h(t)):
+Integrated gradients (Sundararajan et al. 2017, Eq. 1) at an inner layer of the encoder, summed over channels:
+the first layer whose map has at most `MAP_SIDE` cells a side, fine enough to show the shape of a bleed. Let
+A (F, h, w) be the map of the slice at that layer and Ā that of the mean slice of the scan, since features
+common to all slices are no evidence. The straight path A(t) = Ā + t (A - Ā) gives features h(t) after the
+remaining layers, and a posterior sample f_l = Φᵀ w_l of the latent function gives f_l(h(t)):
 
     map_l(y, x) = Σ_F (A_F - Ā_F)(y, x) · mean over t of ∂f_l(h(t)) / ∂A_F(y, x)
     Σ_{y,x} map_l = f_l(h(1)) - f_l(h(0))
 
-The midpoint rule approximates the integral over t, with `PATH_POINTS` points for the mean map, at which the
-sum holds within a few percent, and `SPREAD_POINTS` points for each sample. The reference is the mean slice of
-the scan: features common to all slices are no evidence. The path covers the change of f from a slice without
-a finding to this slice; the gradient at h alone is not informative, since f is flat far from the training
-slices.
-
-f is linear in w, so the mean map is the map of the posterior mean of w and costs one backward pass through
-the CNN. The standard deviation is that of a few samples, one backward pass each. Each map is then smoothed by
-one cell, which preserves its sum.
-
-A sample is f_l = Φᵀ w_l, the part of f explained by the inducing points. The residual GP variance far from
-the training slices has no location and enters the slice probability only. The same holds for smoothing along
-z: a map describes its slice alone.
+The midpoint rule approximates the integral over t. f is linear in w, so the mean map is the map of the
+posterior mean of w; the standard deviation is that of a few samples. Each map is then smoothed by one cell,
+which preserves its sum. The residual GP variance far from the training slices, and smoothing along z, have no
+location in a slice and enter the slice probability only.
 
 Shapes: n slices of the scan, k requested slices, C channels, S pixels, D features, F channels of the inner
 layer, L samples, T points of the path, g = S / 2 cells of the returned maps.
@@ -67,8 +55,7 @@ def slice_maps(
 
     Returns:
         Two (k, g, g) float64 tensors on the scale of the latent function f: the map of the posterior mean,
-            and
-        the standard deviation of the maps of `weights`. They cover the picture; a cell is two pixels wide.
+            and the standard deviation of the maps of `weights`. A cell is two pixels wide.
 
     Raises:
         IndexError: an index is out of range.
@@ -93,10 +80,7 @@ def slice_maps(
 
 @torch.no_grad()
 def _first_map(parts: EncoderParts, picture: Tensor) -> Tensor:
-    """Inner-layer map (1, F, h, w) of one picture.
-
-    Slices are encoded one at a time, so that memory does not grow with the scan.
-    """
+    """Inner-layer map (1, F, h, w) of one picture; memory does not grow with the scan."""
     maps: Tensor = parts.first(picture.contiguous(memory_format=torch.channels_last))
     return maps
 

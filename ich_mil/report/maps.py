@@ -1,8 +1,6 @@
-"""Computation and storage of the heatmaps of a scan.
+"""Computation and storage of the heatmaps of a scan, `maps/<scan>.safetensors` beside `predictions.json`.
 
-In: a model with a CNN and a prepared scan; `ich_mil.report.heatmap` computes the maps. Out: `ScanMaps`, the
-file `maps/<scan>.safetensors` beside `predictions.json`, and the maps resampled to the pixel grid of the
-slices. Pages and DICOM results are rendered from the file, without the model.
+Pages and DICOM results are rendered from the file, without the model.
 
 Shapes: k slices with maps, h, w cells of a map, H, W pixels of a slice.
 """
@@ -19,7 +17,7 @@ from safetensors.numpy import save_file
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
-from ich_mil.data.store import PreparedSet, scan_file
+from ich_mil.data.store import scan_file
 from ich_mil.dicom.head_box import head_box
 from ich_mil.errors import DataError
 from ich_mil.files import digest, whole_file
@@ -121,16 +119,15 @@ def read_maps(folder: Path, scan: ScanResult, model: Provenance) -> ScanMaps | N
         raise DataError(f"{path}: cannot be read as heatmaps ({error}); predict again") from error
 
 
-def make_maps(model: TrainedModel, prepared: PreparedSet, scan: ScanResult) -> ScanMaps | None:
-    """Compute heatmaps of the `MAPPED` most probable slices of a scan; the model must have a CNN.
+def make_maps(model: TrainedModel, hu: np.ndarray, scan: ScanResult) -> ScanMaps | None:
+    """Compute heatmaps of the `MAPPED` most probable slices of a scan (n, H, W); the model must have a CNN.
 
-    For an ensemble, the maps are the moments of its mixture, on the finest grid of its members. A scan of one
-    slice has no maps (None): a map shows how a slice differs from the mean slice of its scan.
+    For an ensemble, the maps are the moments of its mixture. A scan of one slice has none: a map shows how a
+    slice differs from the mean slice of its scan.
     """
     if len(scan.slices) == 1:
         return None
     chosen = sorted(sorted(range(len(scan.slices)), key=lambda n: -scan.slices[n].probability)[:MAPPED])
-    hu = prepared.hu(scan.scan)
     samples = max(MAP_SAMPLES // len(model.members), 2)
     found = [_member_maps(member, hu, chosen, samples, model.seed) for member in model.members]
     return found[0] if len(found) == 1 else _mixture(found, *hu.shape[1:])
@@ -149,10 +146,7 @@ def _member_maps(member: Member, hu: np.ndarray, chosen: list[int], samples: int
 
 
 def _mixture(found: Sequence[ScanMaps], rows: int, columns: int) -> ScanMaps:
-    """Moments of the mixture of several members, on the finest of their grids.
-
-    Maps are moved from the head box to the whole slice where only some members crop.
-    """
+    """Moments of the mixture on the finest grid; on the whole slice where only some members crop."""
     side = max(one.mean.shape[-1] for one in found)
     if len({one.box is None for one in found}) > 1:
         found = [_on_slices(one, rows, columns, side) for one in found]
@@ -166,7 +160,7 @@ def _mixture(found: Sequence[ScanMaps], rows: int, columns: int) -> ScanMaps:
 
 
 def _on_slices(maps: ScanMaps, rows: int, columns: int, side: int) -> ScanMaps:
-    """Resample maps of a box to maps (k, side, side) of the whole slice, padded to a square.
+    """Resample maps of a box to (k, side, side) of the whole slice, padded to a square.
 
     A map holds evidence per cell, so values scale with the area of a cell.
     """

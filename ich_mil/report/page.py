@@ -1,15 +1,13 @@
 """Shared HTML rendering of the report pages: templates, content security policy, file names and links.
 
-In: values for a Jinja2 template in `templates/`. Out: one HTML document that needs no other file and no
-network. Every text may come from a DICOM file or a label table. Jinja2 therefore escapes all texts, and
-unprintable or misleading characters are replaced (`ich_mil.report.text`). A Content-Security-Policy in the
-page allows only embedded pictures and the page's own style sheet and script, identified by their SHA-256
-digests (W3C CSP Level 3, 6.7.3).
+Every text may come from a DICOM file or a label table: Jinja2 escapes all texts, and unprintable or
+misleading characters are replaced (`ich_mil.report.text`). A Content-Security-Policy allows only embedded
+pictures and the page's own style sheet and script, identified by their SHA-256 digests (W3C CSP Level 3,
+6.7.3).
 """
 
 import base64
 import hashlib
-import json
 import math
 import re
 from functools import cache
@@ -18,9 +16,10 @@ from typing import Any
 from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from ich_mil.evaluate.metrics import THRESHOLD
+from ich_mil.evaluate.threshold import THRESHOLD
 from ich_mil.report.text import printable
 from ich_mil.runs.predictions import NOTICE
 
@@ -43,11 +42,7 @@ def percent(probability: float) -> str:
 
 
 def relative_link(address: str) -> str:
-    """Percent-encode `address` as a path relative to the page, which cannot name another host or a script.
-
-    Raises:
-        ValueError: the address starts with a slash or backslash.
-    """
+    """Percent-encode `address` as a path relative to the page. `ValueError` if it starts with a slash."""
     if PurePosixPath(address).is_absolute() or address.startswith("\\"):
         raise ValueError(f"a link in a report must be relative, got {address!r}")
     return quote(address.encode("utf-8", "replace"), safe="/._-~")
@@ -62,15 +57,12 @@ def study_file_name(scan: str) -> str:
 
 
 def render(template: str, *, script: str = "", **values: Any) -> str:
-    """Fill a template.
+    """Fill a template to one HTML document that needs no other file and no network.
 
     Args:
         template: file name in `templates/`.
-        script: file name of the page's script in `templates/`; empty for a page without a script.
+        script: file name of the page's script in `templates/`, if any.
         values: variables of the template.
-
-    Returns:
-        One HTML document.
     """
     environment = _environment()
     code = _source(script) if script else ""
@@ -87,10 +79,7 @@ def render(template: str, *, script: str = "", **values: Any) -> str:
 
 def embedded(data: Any) -> Markup:
     """Serialise `data` to JSON for a `<script type="application/json">`; '<', '>' and '&' are escaped."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return Markup(text)
+    return htmlsafe_json_dumps(data, allow_nan=False, separators=(",", ":"))
 
 
 @cache

@@ -1,12 +1,10 @@
 """Slices and heatmaps of a scan as `data:` URIs.
 
-In: Hounsfield units and heatmaps. Out: `data:` URIs: a grey JPEG for each slice and window, and a PNG with a
-palette of colours and opacities for each heatmap, so that a browser can lay any map over any window.
-
-Every browser reads grey JPEG. At quality 80 a slice of 512² takes about 18 kB, with a root mean square error
-of 1.7 of 255 in the windowed values. WebP takes half the space, but four times the time, and has only 219
-grey levels. The picture size is the largest of `SIDES` at which all pictures together stay within `BUDGET`
-bytes, else the smallest.
+A slice is a grey JPEG for each window; a heatmap is a PNG with a palette of colours and opacities, which a
+browser can lay over any window. At quality 80 a slice of 512² takes about 18 kB, with a root mean square
+error of 1.7 of 255. WebP takes half the space, but four times the time, and has only 219 grey levels. The
+picture size is the largest of `SIDES` at which all pictures together stay within `BUDGET` bytes, else the
+smallest.
 
 Shapes: n slices of H, W pixels, k maps of h, w cells.
 """
@@ -22,7 +20,8 @@ from PIL import Image
 
 from ich_mil.dicom.head_box import HeadBox
 from ich_mil.report.maps import ScanMaps
-from ich_mil.windows import Windows, apply_windows
+from ich_mil.window_presets import Windows
+from ich_mil.windows import apply_windows
 
 WINDOWS = {
     "brain": (40.0, 80.0),
@@ -51,13 +50,7 @@ colour-blind."""
 
 @dataclass(frozen=True)
 class Overlay:
-    """Heatmaps of some slices on a common colour scale.
-
-    Attributes:
-        pictures: `data:` URI of the heatmap by slice index.
-        top: map value at full opacity.
-        key: `data:` URI of a colour bar from 0 to `top`.
-    """
+    """`data:` URIs of heatmaps by slice index, and of a colour bar from 0 to `top`, shown at full opacity."""
 
     pictures: dict[int, str]
     top: float
@@ -65,14 +58,7 @@ class Overlay:
 
 
 def slice_pictures(hu: np.ndarray) -> dict[str, list[str]]:
-    """Encode every slice in every window of `WINDOWS`.
-
-    Args:
-        hu: (n, H, W) int16 Hounsfield units.
-
-    Returns:
-        n `data:` URIs by window name.
-    """
+    """Encode every slice of `hu` (n, H, W) in every window: n `data:` URIs by window name."""
     windowed = _windowed(hu, tuple(WINDOWS.values()))
     for side in SIDES:
         pictures: list[list[str]] = []
@@ -89,14 +75,9 @@ def slice_pictures(hu: np.ndarray) -> dict[str, list[str]]:
 
 
 def overlay(maps: ScanMaps, of: str, shape: tuple[int, int]) -> Overlay:
-    """Encode heatmaps as pictures whose opacity grows with the value.
+    """Encode the maps `of` (`mean` or `std`) for slices of `shape` (H, W).
 
-    Zero, negative values and NaN are transparent.
-
-    Args:
-        maps: heatmaps of k slices.
-        of: `mean` or `std`.
-        shape: (H, W) of a slice in pixels.
+    Opacity grows with the value; zero, negative values and NaN are transparent.
     """
     scale = min(1.0, OVERLAY_SIDE / max(shape))
     rows, columns = (max(1, round(scale * size)) for size in shape)

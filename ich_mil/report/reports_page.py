@@ -1,8 +1,7 @@
 """Page of labelled radiology reports: every scan with its sentences, and a form to correct labels.
 
-In: the results of `ich-mil reports`. Out: an HTML document as a string. The page contains report texts and
-must stay in its folder; it loads nothing and sends nothing. Its button creates `corrections.csv` in the
-browser.
+The page contains report texts and must stay in its folder; it loads nothing and sends nothing. Its button
+creates `corrections.csv` in the browser.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,4 @@
-"""Run page: training data, evaluation results and predicted scans of a training run.
-
-In: tables and curves of a run. Out: an HTML document as a string, without a script, that needs no network.
-
-Shapes: B scans of a data set.
-"""
+"""Run page: training data, evaluation results and predicted scans of a training run, without a script."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from ich_mil.evaluate.model_metrics import SCAN
-from ich_mil.evaluate.result_table import Scores
-from ich_mil.evaluate.table_text import format_value, table_blocks, table_notes
+from ich_mil.evaluate.result_table import format_value, table_blocks, table_notes
+from ich_mil.evaluate.scores import Scores
 from ich_mil.report import figures
 from ich_mil.report.page import render
 from ich_mil.report.pictures import data_uri
@@ -45,7 +40,7 @@ class EvaluatedSet:
         table: data frame of `ich_mil.evaluate.result_table.evaluate`; its first model is that of the run.
         labels: (B,) scan labels; the ROC plot needs both classes.
         scores: scores of the models in the table, in its order.
-        calibration: `ich_mil.evaluate.event_rates.calibration_table` by model name; empty draws no plot.
+        calibration: `ich_mil.evaluate.event_rates.calibration_table` by model name, if any.
     """
 
     name: str
@@ -66,11 +61,10 @@ class RunPage:
         versions: package versions at the start of the run, by name.
         splits: size of each split.
         sets: evaluated data sets, the most important first.
-        scans: predicted scans of the first data set in `sets`, in any order.
-        links: relative address of the page of each scan; a scan without an address is listed without a link.
-        curves: training curves (index = epoch, one column for each curve); None for none.
-        ledger: number of ledger lines by code (`ich_mil.ledger.Code`) of the first data set in `sets`; None
-            if its scans were read from a feature file.
+        scans: predicted scans of the first data set, in any order.
+        links: relative address of the page of each scan, if there is one.
+        curves: training curves (index = epoch, one column for each curve).
+        ledger: ledger lines by code of the first data set; None for a feature file.
         limits: limitations of the model, one sentence each.
     """
 

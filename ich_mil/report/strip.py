@@ -1,16 +1,14 @@
 """Layout of the strip chart: probability and 95 % interval of each slice along the scan, with runs and gaps.
 
-In: a `ScanResult`. Out: coordinates in the units of an SVG of `WIDTH` x 206, drawn by the template
-`strip.svg.j2`. An inline SVG is clickable, accessible to screen readers, and sharp in print.
-
-Shapes: n slices, the lowest at the left.
+Coordinates are in the units of an SVG of `WIDTH` x 206, drawn by the template `strip.svg.j2`, the lowest
+slice at the left. An inline SVG is clickable, accessible to screen readers, and sharp in print.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ich_mil.dicom.geometry.spacing import find_gaps, steps_of
-from ich_mil.evaluate.metrics import THRESHOLD
+from ich_mil.dicom.geometry.planes import find_gaps, steps_of
+from ich_mil.evaluate.threshold import THRESHOLD
 from ich_mil.ledger import Code
 from ich_mil.report.page import percent
 from ich_mil.report.words import numbers, span
@@ -32,11 +30,8 @@ class Column:
 
     Attributes:
         slice: index in the scan, from 0.
-        x: left edge.
-        width: distance to the next slice.
-        y: y of the probability.
-        high: y of the upper end of the 95 % interval.
-        low: y of the lower end of the 95 % interval.
+        x: left edge; `width` is the distance to the next slice.
+        y: y of the probability; `high` and `low` are those of the ends of the 95 % interval.
         positive: whether the probability reaches `THRESHOLD`.
         mapped: whether the slice has heatmaps.
         labelled: whether the data set labels the slice as positive.
@@ -66,11 +61,7 @@ class Bracket:
 
 @dataclass(frozen=True)
 class Strip:
-    """Coordinates of the whole strip.
-
-    `threshold` is the y of `THRESHOLD`, `ticks` are (x, slice number), and `gaps` are (x, text) between
-    adjacent slices that lie far apart.
-    """
+    """Coordinates of the strip: y of `THRESHOLD`, ticks (x, slice number), and gaps (x, text)."""
 
     columns: tuple[Column, ...]
     brackets: tuple[Bracket, ...]
@@ -81,12 +72,7 @@ class Strip:
 
 
 def make_strip(scan: ScanResult, mapped: Collection[int] = ()) -> Strip:
-    """Compute the layout of the strip.
-
-    Args:
-        scan: a scan of at least one slice.
-        mapped: indices of the slices with heatmaps.
-    """
+    """Compute the layout; `mapped` are the indices of the slices with heatmaps."""
     n = len(scan.slices)
     width = (RIGHT - LEFT) / n
     columns = []
@@ -124,10 +110,7 @@ def height_of(probability: float) -> float:
 
 
 def _gaps(scan: ScanResult) -> list[tuple[int, str]]:
-    """Gaps between slices: 0-based index of the slice below the gap, and a description.
-
-    Empty unless the ledger has a `Code.GAP` entry and all positions are known.
-    """
+    """Index of the slice below each gap, and a description; empty if a position is unknown."""
     positions = [one.position_mm for one in scan.slices if one.position_mm is not None]
     if all(entry.code != Code.GAP for entry in scan.ledger) or len(positions) < len(scan.slices):
         return []

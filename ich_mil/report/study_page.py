@@ -1,9 +1,8 @@
-"""Study page: result, driving slices and slice viewer of one scan, in one HTML file that needs no network.
+"""Study page: result, main slices and slice viewer of one scan, in one HTML file that needs no network.
 
-In: the `ScanResult` of `predictions.json`, Hounsfield units and heatmaps. Out: an HTML document as a string.
-The page shows these inputs only. DICOM texts, such as names, file names and the details of the ledger, are
-left out unless `texts` are given. Summary, strip and top slices work without a script and print on one page;
-the viewer needs the page's own script (`templates/viewer.js`).
+DICOM texts, such as names, file names and the details of the ledger, are left out unless `texts` are given.
+Summary, strip and top slices work without a script and print on one page; the viewer needs the page's own
+script (`templates/viewer.js`).
 
 Shapes: n slices of H, W pixels.
 """
@@ -75,17 +74,16 @@ def render_study(
         model: provenance of the model.
         decided_by: description of the decision rule behind `scan.decision`.
         hu: (n, H, W) int16 HU, lowest slice first.
-        maps: heatmaps of some slices; None if there are none.
-        edges: sides of the patient at the edges of each slice's picture. None for a slice: its sides are not
-            marked; empty: no slice is marked.
-        texts: DICOM texts to show, such as 'PatientName', with arbitrary content; empty shows no DICOM text.
+        maps: heatmaps of some slices, if any.
+        edges: sides of the patient at the edges of each slice's picture; None or empty marks none.
+        texts: DICOM texts to show, such as 'PatientName', with arbitrary content.
         spacing_mm: distance of the rows and of the columns of a slice, mm; None hides the overviews.
-        run_link: relative address of the run's page; empty for none.
-        neighbours: relative addresses of the worklist and its neighbouring studies; None for a single page.
+        run_link: relative address of the run's page, if any.
+        neighbours: relative addresses of the worklist and its neighbouring studies, if any.
 
     Raises:
-        ValueError: a probability is outside [0, 1], the number of pictures or edges differs from the number
-            of slices, a map belongs to no slice, or `run_link` is not relative.
+        ValueError: a probability is outside [0, 1], pictures, edges or maps do not fit the slices, or
+            `run_link` is not relative.
     """
     edges = edges or [None] * len(scan.slices)
     _check(scan, hu, maps, edges)
@@ -162,10 +160,9 @@ def _overviews(
 
 def _check(scan: ScanResult, hu: np.ndarray, maps: ScanMaps | None, edges: Sequence[Edges | None]) -> None:
     name = f"scan {scan.scan!r}"
-    said = [scan.probability, *scan.interval_95]
-    for one in scan.slices:
-        said += [one.probability, *one.interval_95]
-    if not all(0 <= number <= 1 for number in said):
+    parts: list[ScanResult | SliceResult] = [scan, *scan.slices]
+    values = [number for one in parts for number in (one.probability, *one.interval_95)]
+    if not all(0 <= number <= 1 for number in values):
         raise ValueError(f"{name}: probabilities must lie in [0, 1]")
     if hu.ndim != 3 or len(hu) != len(scan.slices) or len(hu) == 0:
         raise ValueError(f"{name}: {len(scan.slices)} slices, but pictures of shape {hu.shape}")
@@ -185,7 +182,7 @@ def _values(one: SliceResult) -> dict[str, str]:
         "interval": f"{percent(low)} to {percent(high)}",
         "without": "–" if one.scan_without is None else percent(one.scan_without),
         "label": {0: "no bleed", 1: "bleed", None: "–"}[one.label],
-        "corrections": ", ".join(known.get(code, "another") for code in one.corrections) or "none",
+        "corrections": ", ".join(known.get(code, "other") for code in one.corrections) or "none",
     }
 
 
@@ -208,9 +205,9 @@ def _sides(edges: Sequence[Edges | None]) -> str:
     """Legend of the letters at the edges of the pictures."""
     letters = {letter for one in edges if one for letter in one}
     if not letters:
-        return "The prepared scan does not say how they lie: no side of the patient is marked."
-    said = ", ".join(f"{letter} {side}" for letter, side in SIDES.items() if letter in letters)
-    return f"Letters at their edges are sides of the patient: {said}."
+        return "The orientation of the slices is unknown: no side of the patient is marked."
+    sides = ", ".join(f"{letter} {side}" for letter, side in SIDES.items() if letter in letters)
+    return f"Letters at the edges mark the sides of the patient: {sides}."
 
 
 def _ranges(places: list[int], n_slices: int) -> str:

@@ -1,7 +1,4 @@
-"""Sanitised text from untrusted sources such as file names and DICOM values.
-
-In: any text. Out: the same text with unprintable and misleading characters replaced.
-"""
+"""Sanitised text from untrusted sources such as file names and DICOM values."""
 
 import unicodedata
 

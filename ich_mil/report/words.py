@@ -1,23 +1,22 @@
-"""Sentences of the pages: the result, the slices that drove it, and problems of the input.
+"""Sentences of the pages: the result, the slices that determine it, and problems of the input.
 
-In: a `ScanResult`. Out: short English sentences. Every number in them is in `predictions.json`; slices are
-numbered from 1 here and from 0 there. Sentences contain no text of a DICOM file, since file names and ledger
-details may name a patient.
+Every number in them is in `predictions.json`; slices are numbered from 1 here and from 0 there. Sentences
+contain no text of a DICOM file, since file names and ledger details may name a patient.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 
 from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE
-from ich_mil.evaluate.metrics import THRESHOLD
+from ich_mil.evaluate.threshold import THRESHOLD
 from ich_mil.ledger import CORRECTED, REFUSED, Code, LedgerEntry
 from ich_mil.report.page import percent
 from ich_mil.runs.predictions import Run, ScanResult, is_promised
 
 PROMISED = {
-    POSITIVE: "Hemorrhage likely",
-    LOOK: "No prediction: please look",
-    NEGATIVE: "Hemorrhage unlikely",
+    POSITIVE: "Intracranial hemorrhage likely",
+    LOOK: "Undecided: please look",
+    NEGATIVE: "Intracranial hemorrhage unlikely",
 }
 """Wording of the three decisions where the thresholds have a statistical guarantee."""
 PLAIN = PROMISED | {
@@ -35,23 +34,23 @@ CODES = {
     Code.NOT_CT: "not CT",
     Code.LOCALIZER: "a localizer",
     Code.NOT_AN_IMAGE: "no image",
-    Code.MULTI_FRAME: "frames that cannot be told apart",
+    Code.MULTI_FRAME: "frames without distinct positions",
     Code.NO_GEOMETRY: "position or orientation missing",
     Code.NO_UID: "identifiers missing",
     Code.NO_HU_SCALE: "no Hounsfield scale",
     Code.UNREADABLE: "damaged",
-    Code.NOT_OPENED: "could not be opened",
+    Code.NOT_OPENED: "cannot be opened",
     Code.NO_DECODER: "compressed in an unknown way",
-    Code.OTHER_FOLDER: "in a folder that is no study",
-    Code.FLAT: "a picture of one grey value",
-    Code.NOISE: "a picture of noise",
+    Code.OTHER_FOLDER: "in a folder that is not a study",
+    Code.FLAT: "an image of one grey value",
+    Code.NOISE: "an image of noise",
     Code.DUPLICATE: "a repeated slice",
-    Code.OTHER_SHAPE: "another picture size than its series",
-    Code.OTHER_ORIENTATION: "another orientation than its series",
-    Code.NO_HEAD: "no head in it",
+    Code.OTHER_SHAPE: "image size differs from its series",
+    Code.OTHER_ORIENTATION: "orientation differs from its series",
+    Code.NO_HEAD: "shows no head",
     Code.SERIES_NOT_CHOSEN: "another series was used",
     Code.SCAN_EMPTY: "no slice could be used",
-    Code.INTERCEPT_12_BIT: "12-bit values that ran over the end of their scale",
+    Code.INTERCEPT_12_BIT: "12-bit overflow of stored values",
     Code.ALREADY_HU: "values were Hounsfield units already",
     Code.PADDING: "padding set to air",
     Code.UNUSED_BITS: "unused bits cleared",
@@ -61,23 +60,23 @@ CODES = {
     Code.SERIES_CHOSEN: "series chosen by rule",
     Code.SERIES_JOINED: "series stored in parts, joined",
     Code.SERIES_KIND: "not a plain axial head series",
-    Code.CONTRAST_UNSURE: "whether contrast agent was given is not sure",
-    Code.PART_OF_HEAD: "only a part of a head",
+    Code.CONTRAST_UNSURE: "contrast agent possible",
+    Code.PART_OF_HEAD: "only part of the head",
     Code.GAP: "gap between slices",
     Code.SPACING_CHANGES: "slice distance changes",
     Code.TILTED: "gantry tilted",
-    Code.FLIPPED: "stored rows or columns run the other way; pictures are shown as stored",
-    Code.PIXELS_NOT_SQUARE: "pixels are not square: pictures, and what the model saw, are stretched",
-    Code.CENTRE_MOVES: "picture centre moves",
-    Code.OTHER_PICTURE: "two different pictures of one place, of which one was used",
-    Code.OTHER_RESCALE: "another Hounsfield scale than the rest of its series",
+    Code.FLIPPED: "rows or columns stored in reverse order; images are shown as stored",
+    Code.PIXELS_NOT_SQUARE: "pixels are not square: images are stretched, also for the model",
+    Code.CENTRE_MOVES: "image centre moves",
+    Code.OTHER_PICTURE: "two different images at one position, one of them used",
+    Code.OTHER_RESCALE: "Hounsfield scale differs from its series",
     Code.LOSSY: "compressed with loss, or grey values of 8 bits",
-    Code.COARSE: "grey values too far apart to tell blood from brain",
+    Code.COARSE: "grey levels too coarse to distinguish blood from brain",
     Code.SOP_REPEATED: "slice identifier used twice",
     Code.MODALITY_MISSING: "modality not stated",
     Code.SEVERAL_PATIENTS: "several patient identifiers in one study",
     Code.PATIENT_MISSING: "no patient identifier",
-    Code.SAME_SLICES: "the slices of another scan",
+    Code.SAME_SLICES: "same slices as another scan",
     Code.LEARNED_FROM: "the model was trained or calibrated on this patient",
     Code.UNLIKE: "unlike the scans the model was trained on",
     Code.LABEL_REPEATED: "label given twice",
@@ -128,8 +127,8 @@ def unlike(scan: ScanResult) -> str:
     if scan.unlikeness is None or scan.unlikeness <= 1:
         return ""
     return (
-        "This scan is unlike those the model was trained on "
-        f"({scan.unlikeness:.1f} times the limit): its probability may be wrong. Please look."
+        f"This scan is unlike the training scans ({scan.unlikeness:.1f} times the limit): "
+        "its probability may be wrong. Please look."
     )
 
 
@@ -145,7 +144,7 @@ def kinds(scan: ScanResult) -> list[str]:
 
 
 def numbers(first: int, last: int) -> str:
-    """Slice numbers from 1, as '13' or '13–18', for 0-based indices `first` to `last`."""
+    """Slice numbers from 1, as '13' or '13–18', for indices `first` to `last` from 0."""
     return f"{first + 1}" if first == last else f"{first + 1}–{last + 1}"
 
 
@@ -155,7 +154,7 @@ def span(first: int, last: int) -> str:
 
 
 def by_drop(scan: ScanResult) -> list[Run]:
-    """The runs, sorted by the scan's probability without the run: the most influential first.
+    """The runs, the most influential first: by the scan's probability without the run.
 
     A run of all slices, without which no probability is left, comes before all others.
     """
@@ -163,11 +162,7 @@ def by_drop(scan: ScanResult) -> list[Run]:
 
 
 def drivers(scan: ScanResult) -> list[str]:
-    """Sentences on the slices that drove the scan's probability.
-
-    One sentence for each of the first `MAX_RUNS` runs; without a run, the most probable slice and the most
-    influential slice.
-    """
+    """Sentences on the runs that determine the scan's probability, or on the highest slice without a run."""
     without = "Without {} the scan's probability would be {}."
     sentences = []
     for run in by_drop(scan)[:MAX_RUNS]:
@@ -176,7 +171,7 @@ def drivers(scan: ScanResult) -> list[str]:
         else:
             sentences.append(without.format(span(run.first, run.last), percent(run.scan_without)))
     if len(scan.runs) > MAX_RUNS:
-        sentences.append(f"Runs that are not named: {len(scan.runs) - MAX_RUNS}; see the strip.")
+        sentences.append(f"{len(scan.runs) - MAX_RUNS} more runs: see the chart of slices.")
     if not scan.runs:
         top = max(scan.slices, key=lambda one: one.probability)
         highest = f"the highest is slice {top.slice + 1} at {percent(top.probability)}"

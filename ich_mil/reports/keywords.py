@@ -49,17 +49,26 @@ class KeywordExtractor(BaseEstimator):
     Parameters:
         method: `vbss`; `bss` (Gibbs sampling); `ss` or `textrank` (scores without probabilities).
         gamma: level of the estimated false discovery rate of `keywords_`; known keywords do not count.
-        language, stop_words, tokenizer: text processing (`graph.Words`); use `language=None` and a
-            `tokenizer` for languages without a stemmer.
-        window, min_count, weights: the word graph (`graph.build_graph`).
+        language: language of the Snowball stemmer; None: no stemming.
+        stop_words: words to leave out; None: scikit-learn's list for English, none otherwise.
+        tokenizer: function from a text to its words; None: `graph.tokenize`.
+        window: number of neighbouring words that a word is linked with (`graph.build_graph`).
+        min_count: words that occur less often are left out.
+        weights: weights of the links.
         damping: damping factor d of the random walk.
         alpha: fraction of keywords that are not known. `one` value or one for each `word`, learned under a
             uniform prior; or a fixed number. The texts carry little information on it and the probabilities
             depend on it, so pass a number if it is roughly known (the thesis suggests 0.5 to 0.7).
-        prior_mean, tau, var_a, var_b: the model (`vbss.Prior`).
+        prior_mean: prior mean of θ, `unit` or `restart` (`vbss.Prior`).
+        tau: shape and rate of the prior of σ².
+        var_a: prior variance of the intercept.
+        var_b: prior variance of the slope.
         covariance: of q(θ), `full` or as `printed` in the thesis (`vbss`).
-        tol, max_sweeps: convergence criteria of `vbss`.
-        link, draws, burn_in: sampling parameters of `bss`.
+        tol: mean absolute change of the probabilities in a sweep at which `vbss` has converged.
+        max_sweeps: largest number of sweeps of `vbss`.
+        link: link function of `bss`.
+        draws: kept draws of `bss`.
+        burn_in: discarded draws of `bss`.
         random_state: seed of the stochastic traces and of `bss`.
 
     Attributes:

@@ -1,8 +1,8 @@
 """Detailed analyses of the main head of a protocol on one scored set.
 
-In: the scores of every model on the set with the first seed (`Look`). Out: sections of the report, and for
-each section a CSV and a figure in the folder of the set. An analysis that is not possible (no slice labels,
-one class, too few scans) is reported with the reason.
+In: the scores of every model on the set with the first seed. Out: sections of the report, and for each
+section a CSV and a figure in the folder of the set. An analysis that is not possible (no slice labels, one
+class, too few scans) is reported with the reason.
 """
 
 from collections.abc import Iterator
@@ -12,25 +12,31 @@ import pandas as pd
 import torch
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.data.layouts.cq500_reads import FINDINGS
+from ich_mil.data.layouts.cq500 import FINDINGS
 from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment.recalibration import fit_intercept
-from ich_mil.evaluate.event_rates import calibration_table, error_by_decile
+from ich_mil.evaluate.event_rates import calibration_table
 from ich_mil.evaluate.metrics import THRESHOLD
-from ich_mil.evaluate.uncertainty import CLOSENESS, risk_coverage, uncertainties, uncertainty_table
 from ich_mil.report.figures import reliability
 from ich_mil.reproduce.deployment import drift, recalibration, triage
 from ich_mil.reproduce.figures import bars, curves
-from ich_mil.reproduce.look import Look
 from ich_mil.reproduce.page import Chapter, Section
+from ich_mil.reproduce.scored_set import ScoredSet, known
 from ich_mil.reproduce.statistics.compare import compare, compare_slices
-from ich_mil.reproduce.statistics.groups import higher_where, higher_where_given_p
-from ich_mil.reproduce.statistics.joint import joint_against_independent
+from ich_mil.reproduce.statistics.group_comparison import compare_groups
 from ich_mil.reproduce.statistics.subgroups import (
     series_groups,
     slice_count_groups,
     subgroup_table,
     subtype_groups,
+)
+from ich_mil.reproduce.statistics.uncertainty import (
+    CLOSENESS,
+    error_by_decile,
+    joint_against_independent,
+    risk_coverage,
+    uncertainties,
+    uncertainty_table,
 )
 
 FEW = 10
@@ -39,14 +45,15 @@ CURVES = ("CNN alone", "logistic regression, mean-pooled")
 """Models whose calibration is plotted beside that of the main head."""
 
 
-def look_closely(look: Look) -> Chapter:
+def analyse(scored: ScoredSet) -> Chapter:
     """Run all analyses; a section without enough scans or labels states the reason instead."""
-    if not {0, 1} <= set(look.labels.tolist()):
-        known = sorted(set(look.labels.tolist()) - {UNKNOWN})
-        text = f"Its scans have the labels {known} only: nothing can be compared."
-        return Chapter(f"{look.main} on {look.name}", [Section("Not looked at", text)])
+    title = f"{scored.main} on {scored.name}"
+    if not {0, 1} <= set(scored.labels.tolist()):
+        labels = sorted(set(scored.labels.tolist()) - {UNKNOWN})
+        text = f"Its scans have the labels {labels} only: nothing can be compared."
+        return Chapter(title, [Section("Not analysed", text)])
     sections: list[Section] = []
-    for title, make in (
+    for name, analysis in (
         ("Against the other models", _against_others),
         ("Calibration", _calibration),
         ("Slices inside positive scans", _inside),
@@ -54,156 +61,158 @@ def look_closely(look: Look) -> Chapter:
         ("Does the uncertainty find the errors?", _errors),
         ("Joint against independent samples", _joint),
         ("Where the uncertainty is higher", _higher),
-        ("Triage in three", triage),
+        ("Three-way triage", triage),
         ("Recalibration at a new site", recalibration),
         ("Drift against the training site", drift),
     ):
         try:
-            sections += make(look, title)
+            sections += analysis(scored, name)
         except DataError as error:
-            sections.append(Section(title, f"Not available: {error}."))
-    return Chapter(f"{look.main} on {look.name}", sections)
+            sections.append(Section(name, f"Not available: {error}."))
+    return Chapter(title, sections)
 
 
-def _against_others(look: Look, title: str) -> Iterator[Section]:
+def _against_others(scored: ScoredSet, title: str) -> Iterator[Section]:
     """Paired comparison of the other models with the main head."""
-    scores = {title: one.scan for title, one in look.scored.items() if not np.isnan(one.scan).any()}
-    frame = compare(look.labels, scores, look.bags.patients, reference=look.main, **look.resampling)
-    look.table(frame, "comparison")
+    scores = {name: one.scan for name, one in scored.scores.items() if one.scan is not None}
+    frame = compare(scored.labels, scores, scored.bags.patients, reference=scored.main, **scored.resampling)
+    scored.table(frame, "comparison")
     shown = frame[frame.metric.isin(["auc", "log_loss"])]
+    columns = ["model", "metric", "value", "reference_value", "difference", "low", "high", "delong_p", "note"]
     yield Section(
         title,
-        f"Each model less {look.main}, on the same scans (first seed); 95 % intervals by resampling "
-        f"patients, DeLong's test for AUCs. None is corrected for the {len(shown)} comparisons: one in "
-        "twenty leaves out 0 by chance. All metrics are in the CSV.",
-        shown[
-            ["model", "metric", "value", "reference_value", "difference", "low", "high", "delong_p", "note"]
-        ],
+        f"Each model less {scored.main}, on the same scans (first seed); 95 % intervals by resampling "
+        f"patients, DeLong's test for AUCs, without a correction for the {len(shown)} comparisons: one "
+        "interval in twenty excludes 0 by chance. All metrics are in the CSV.",
+        shown[columns],
     )
 
 
-def _calibration(look: Look, title: str) -> Iterator[Section]:
+def _calibration(scored: ScoredSet, title: str) -> Iterator[Section]:
     """Calibration table and reliability diagram."""
     tables = {
-        title: calibration_table(look.labels, one.scan, look.bags.patients, **look.resampling)
-        for title, one in look.scored.items()
-        if title in (look.main, *CURVES) and not np.isnan(one.scan).any()
+        name: calibration_table(scored.labels, one.scan, scored.bags.patients, **scored.resampling)
+        for name, one in scored.scores.items()
+        if name in (scored.main, *CURVES) and one.scan is not None
     }
     yield Section(
         title,
-        f"{look.main} in bins of about equally many scans; 95 % intervals by patient. Log-loss, Brier score "
-        "and ECE are in the result table.",
-        look.table(tables[look.main], "calibration"),
-        (look.figure(reliability(tables), "reliability"),),
+        f"{scored.main} in bins of about equally many scans; 95 % intervals by patient. Log-loss, Brier "
+        "score and ECE are in the result table.",
+        scored.table(tables[scored.main], "calibration"),
+        (scored.figure(reliability(tables), "reliability"),),
     )
 
 
-def _inside(look: Look, title: str) -> Iterator[Section]:
+def _inside(scored: ScoredSet, title: str) -> Iterator[Section]:
     """Comparison of slice scores within positive scans."""
-    scores = {title: one.slice for title, one in look.scored.items() if not np.isnan(one.slice).any()}
+    scores = {name: one.slice for name, one in scored.scores.items() if one.slice is not None}
     text = (
-        "AUC of the slices inside each positive scan, mean over scans. A bleed lies near mid-scan: position "
-        "alone, without a picture, reaches 0.851 on the public RSNA test scans in their true order."
+        "AUC of the slices inside each positive scan, mean over scans. A hemorrhage lies near mid-scan: the "
+        "position alone reaches 0.851 on the public RSNA test scans in their true order."
     )
     if "position only" not in scores:
-        text += " This table of features does not say where a slice lies, so position cannot be ranked here."
-    slice_labels = look.bags.slice_labels.numpy()
+        text += " This feature table has no slice positions, so there is no position baseline."
+    slice_labels = scored.bags.slice_labels.numpy()
     if not (slice_labels != UNKNOWN).any():
         yield Section(title, "No slice is labelled.")
         return
     frame = compare_slices(
         slice_labels,
         scores,
-        look.bags.patients,
-        look.bags.offsets.numpy(),
-        reference=look.main,
-        **look.resampling,
+        scored.bags.patients,
+        scored.bags.offsets.numpy(),
+        reference=scored.main,
+        **scored.resampling,
     )
-    look.table(frame, "slices")
+    scored.table(frame, "slices")
     columns = ["model", "value", "reference_value", "difference", "low", "high", "n", "note"]
     yield Section(title, text, frame[columns])
 
 
-def _groups(look: Look, title: str) -> Iterator[Section]:
+def _scan_groups(scored: ScoredSet) -> dict[str, np.ndarray]:
+    groups = slice_count_groups(scored.bags.offsets.numpy())
+    return groups if scored.ledger is None else groups | series_groups(scored.ledger, scored.bags.scans)
+
+
+def _groups(scored: ScoredSet, title: str) -> Iterator[Section]:
     """Scan metrics of subgroups: number of slices, series kind, hemorrhage subtype, reader agreement."""
-    groups = dict(slice_count_groups(look.bags.offsets.numpy()))
-    text = "By number of slices."
-    if look.ledger is not None:
-        groups |= series_groups(look.ledger, look.bags.scans)
-        text = "By number of slices and by what the ledger says of the series."
-    findings = look.of_readers
+    groups = _scan_groups(scored)
+    text = "By number of slices" + ("" if scored.ledger is None else " and by ledger entries of the series")
+    findings = scored.of_readers
     if findings is not None:
-        groups |= subtype_groups(look.labels, findings[list(FINDINGS[1:])])
+        groups |= subtype_groups(scored.labels, findings[list(FINDINGS[1:])])
         groups |= {"readers agree": findings.readers_agree.to_numpy()}
         groups |= {"readers disagree": ~findings.readers_agree.to_numpy()}
-        text = f"{text[:-1]}, by kind of bleed (its positives against all negatives), by readers."
-    text += f" Sensitivity and specificity at {THRESHOLD}; 95 % intervals by patient."
+        text += ", by subtype of hemorrhage (its positives against all negatives), by reader agreement"
     frame = subgroup_table(
-        look.labels,
-        look.probability,
-        look.bags.patients,
+        scored.labels,
+        scored.probability,
+        scored.bags.patients,
         {name: where for name, where in groups.items() if where.any()},
-        **look.resampling,
+        **scored.resampling,
     )
-    yield Section(title, text, look.table(frame, "groups"))
+    text += f". Sensitivity and specificity at {THRESHOLD}; 95 % intervals by patient."
+    yield Section(title, text, scored.table(frame, "groups"))
 
 
-def _errors(look: Look, title: str) -> Iterator[Section]:
+def _errors(scored: ScoredSet, title: str) -> Iterator[Section]:
     """Risk-coverage analysis, and error rate by decile of the standard deviation."""
-    known = look.labels != UNKNOWN
-    main = look.scored[look.main]
-    p, std = main.scan[known], main.scan_std[known]
-    patients = np.asarray(look.bags.patients)[known]
-    wrong = _wrong(look.labels[known], p)
-    measures = uncertainties(p, std)
-    frame = uncertainty_table(wrong, measures, patients, **look.resampling)
-    frame.insert(0, "probabilities", "as given")
-    set_right = _set_right(look.labels[known], p, std)
-    again = uncertainty_table(
-        _wrong(look.labels[known], set_right[0]), uncertainties(*set_right), patients, **look.resampling
-    )
-    again.insert(0, "probabilities", "recalibrated on these scans")
-    frame = pd.concat([frame, again], ignore_index=True)
-    lines = []
-    for name, values in measures.items():
+    labelled = scored.labels != UNKNOWN
+    labels, p, std = scored.labels[labelled], scored.probability[labelled], scored.std[labelled]
+    patients = np.asarray(scored.bags.patients)[labelled]
+    tables = []
+    for name, pair in (
+        ("as given", (p, std)),
+        ("recalibrated on these scans", _recalibrated(labels, p, std)),
+    ):
+        loss = _wrong(labels, pair[0])
+        frame = uncertainty_table(loss, uncertainties(*pair), patients, **scored.resampling)
+        frame.insert(0, "probabilities", name)
+        tables.append(frame)
+    wrong, lines = _wrong(labels, p), []
+    for name, values in uncertainties(p, std).items():
         found = risk_coverage(wrong, values)
         lines.append((name, pd.DataFrame({"coverage": found.coverage, "risk": found.risk})))
-    png = curves(lines, x="coverage", y="risk", labels=("scans kept", "share wrong"), steps=True)
+    png = curves(
+        lines, x="coverage", y="risk", labels=("fraction of scans kept", "fraction wrong"), steps=True
+    )
     yield Section(
         title,
-        "Area under the risk-coverage curve (AURC, lower is better) when the least certain scans are sent "
-        f"on, beside a random and the best possible order. '{CLOSENESS}' is what the probability alone says: "
-        "only a difference below 0 is worth something beyond it. Where probabilities are off at a site, a "
-        "deviation can look better for that alone, so both are shown again with the intercept set right on "
-        "these very scans.",
-        look.table(frame, "uncertainty"),
-        (look.figure(png, "risk_coverage"),),
+        "Area under the risk-coverage curve (AURC, lower is better) when the least certain scans are left to "
+        f"a reader, beside a random and the best possible order. '{CLOSENESS}' is the baseline that uses the "
+        "probability alone; a difference below 0 is a gain over it. Probabilities that are miscalibrated at "
+        "a site can cause such a gain, so the table is repeated with the intercept refitted to these scans.",
+        scored.table(pd.concat(tables, ignore_index=True), "uncertainty"),
+        (scored.figure(png, "risk_coverage"),),
     )
-    deciles = error_by_decile(wrong, std, patients, **look.resampling)
-    png = bars(deciles, x="bin", y="error_rate", labels=("tenth of the scans by deviation", "share wrong"))
+    deciles = error_by_decile(wrong, std, patients, **scored.resampling)
+    png = bars(
+        deciles, x="bin", y="error_rate", labels=("decile of the standard deviation", "fraction wrong")
+    )
     yield Section(
         "Errors by decile of the standard deviation",
         "The most certain scans first; 95 % intervals by patient.",
-        look.table(deciles, "deciles"),
-        (look.figure(png, "deciles"),),
+        scored.table(deciles, "deciles"),
+        (scored.figure(png, "deciles"),),
     )
 
 
-def _joint(look: Look, title: str) -> Iterator[Section]:
+def _joint(scored: ScoredSet, title: str) -> Iterator[Section]:
     """Scan uncertainty from joint and from independent samples of the slices."""
-    known, main = look.labels != UNKNOWN, look.scored[look.main]
-    if np.isnan(main.scan_std_independent).any():
+    labelled, main = scored.labels != UNKNOWN, scored.scores[scored.main]
+    if main.scan_std_independent is None:
         return
     frame = joint_against_independent(
-        main.scan_std[known],
-        main.scan_std_independent[known],
-        np.diff(look.bags.offsets.numpy())[known],
-        _wrong(look.labels[known], main.scan[known]),
+        scored.std[labelled],
+        main.scan_std_independent[labelled],
+        np.diff(scored.bags.offsets.numpy())[labelled],
+        _wrong(scored.labels[labelled], scored.probability[labelled]),
     )
     yield Section(
         title,
-        "Independent samples (Eq. 36 of the paper) treat the slices of a scan as separate chances.",
-        look.table(frame, "joint"),
+        "Independent samples (Eq. 36 of the paper) ignore the correlation between the slices of a scan.",
+        scored.table(frame, "joint"),
     )
 
 
@@ -212,35 +221,30 @@ def _wrong(labels: np.ndarray, p: np.ndarray) -> np.ndarray:
     return ((p >= THRESHOLD) != labels).astype(float)
 
 
-def _set_right(labels: np.ndarray, p: np.ndarray, std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Recalibrate the intercept on these labels.
-
-    Returns:
-        Probabilities (B,) with the refitted intercept, and their standard deviations by the delta method.
-    """
+def _recalibrated(labels: np.ndarray, p: np.ndarray, std: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Probabilities with the intercept refitted to these labels, and deviations by the delta method."""
     logit = torch.logit(torch.from_numpy(p), eps=1e-6)
     moved = torch.sigmoid(logit + fit_intercept(logit, torch.from_numpy(labels), slope=1.0)).numpy()
     return moved, std * moved * (1 - moved) / np.clip(p * (1 - p), 1e-6, None)
 
 
-def _higher(look: Look, title: str) -> Iterator[Section]:
+def _higher(scored: ScoredSet, title: str) -> Iterator[Section]:
     """Comparison of the uncertainty in groups of scans and outside them."""
-    main, patients = look.scored[look.main], look.bags.patients
-    every = slice_count_groups(look.bags.offsets.numpy())
-    if look.ledger is not None:
-        every |= series_groups(look.ledger, look.bags.scans)
-    groups = {name: where for name, where in every.items() if min(where.sum(), (~where).sum()) >= FEW}
-    if look.of_readers is not None:
-        groups = {"readers disagree": ~look.of_readers.readers_agree.to_numpy()} | groups
-    compared = [(name, main.scan_std, main.scan, where, patients) for name, where in groups.items()]
-    if look.home is not None:
-        home, there = look.home
+    std, p, patients = scored.std, scored.probability, scored.bags.patients
+    groups = {
+        name: where for name, where in _scan_groups(scored).items() if min(where.sum(), (~where).sum()) >= FEW
+    }
+    if scored.of_readers is not None:
+        groups = {"readers disagree": ~scored.of_readers.readers_agree.to_numpy()} | groups
+    compared = [(name, std, p, where, patients) for name, where in groups.items()]
+    if scored.home is not None:
+        home, at_home = scored.home
         compared.append(
             (
                 "this site against the training site",
-                np.concatenate([main.scan_std, there.scan_std]),
-                np.concatenate([main.scan, there.scan]),
-                np.arange(len(main.scan) + len(there.scan)) < len(main.scan),
+                np.concatenate([std, known(at_home.scan_std)]),
+                np.concatenate([p, known(at_home.scan)]),
+                np.arange(len(p) + home.n_scans) < len(p),
                 [*patients, *home.patients],
             )
         )
@@ -248,15 +252,13 @@ def _higher(look: Look, title: str) -> Iterator[Section]:
         yield Section(title, f"No group has {FEW} scans, with as many outside it.")
         return
     rows = []
-    for name, std, p, where, owners in compared:
-        plain = higher_where(std, where, owners, **look.resampling)
-        given = higher_where_given_p(std, where, p, owners, **look.resampling)
-        rows += [
-            {"group": name, "compared": how, **vars(one)} for how, one in (("all", plain), ("like p", given))
-        ]
+    for name, deviation, probability, where, owners in compared:
+        for how, given in (("all", None), ("like p", probability)):
+            found = compare_groups(deviation, where, owners, probability=given, **scored.resampling)
+            rows.append({"group": name, "compared": how, **vars(found)})
     yield Section(
         title,
-        "AUC: the chance that a scan of the group is less certain than one outside it; 0.5 is no difference. "
-        "'like p' compares scans of like probability only: what the deviation knows beyond it.",
-        look.table(pd.DataFrame(rows), "higher"),
+        "AUC: probability that a scan of the group is less certain than a scan outside it; 0.5 is no "
+        "difference. 'like p' compares scans of similar probability only.",
+        scored.table(pd.DataFrame(rows), "higher"),
     )

@@ -1,7 +1,4 @@
-"""Figures of a benchmark protocol as PNG bytes.
-
-In: data frames or arrays, the tables of the report. Out: PNG bytes, drawn with `ich_mil.report.canvas`.
-"""
+"""Figures of a benchmark protocol as PNG bytes, drawn from the tables of the report."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -31,8 +28,7 @@ MARKS = ("o", "s", "^")
 def auc_and_time(results: pd.DataFrame) -> bytes:
     """Plot scan AUC against fit time: one marker for each head and M, with error bars for the std over seeds.
 
-    Args:
-        results: rows of scan AUC; columns model, n_inducing, mean, std, seconds.
+    `results` are rows of scan AUC with columns model, n_inducing, mean, std, seconds.
     """
     figure, (ax,) = new_figure(5.4, 3.6)
     handles, names = [], []
@@ -40,23 +36,12 @@ def auc_and_time(results: pd.DataFrame) -> bytes:
         turn, place = divmod(number, len(STYLES))
         colour, mark = STYLES[place][0], MARKS[turn % len(MARKS)]
         rows = rows.sort_values("n_inducing")
-        handles.append(
-            ax.errorbar(
-                rows.seconds,
-                rows["mean"],
-                rows["std"].fillna(0),
-                fmt=f"{mark}-",
-                color=colour,
-                lw=1.2,
-                capsize=2,
-            )
-        )
+        points = rows.seconds, rows["mean"], rows["std"].fillna(0)
+        handles.append(ax.errorbar(*points, fmt=f"{mark}-", color=colour, lw=1.2, capsize=2))
         names.append(str(name))
         for row in rows.itertuples():
-            ax.annotate(
-                f"{row.n_inducing}", (row.seconds, row.mean), (4, 4), textcoords="offset points",
-                fontsize=8, color=GREY,
-            )  # fmt: skip
+            at, offset = (row.seconds, row.mean), "offset points"
+            ax.annotate(f"{row.n_inducing}", at, (4, 4), textcoords=offset, fontsize=8, color=GREY)
     low, high = ax.get_ylim()
     middle, half = (low + high) / 2, max(high - low, LEAST_SPAN) / 2
     ax.set_ylim(middle - half, middle + half)
@@ -71,9 +56,7 @@ def auc_and_time(results: pd.DataFrame) -> bytes:
 def metric_rows(results: pd.DataFrame, *, metric: str) -> bytes:
     """Plot one metric of every model: mean, thick bar for the std over seeds, thin bar for the interval.
 
-    Args:
-        results: rows of one metric in display order; columns model, n_inducing, mean, std, low, high.
-        metric: name of the metric, the label of the axis.
+    `results` are rows of the metric in display order; columns model, n_inducing, mean, std, low, high.
     """
     rows = results[results["mean"].notna()].iloc[::-1]
     figure, (ax,) = new_figure(6.4, 0.6 + 0.26 * len(rows))
@@ -100,15 +83,7 @@ def curves(
     labels: tuple[str, str],
     steps: bool = False,
 ) -> bytes:
-    """Plot lines with optional bands.
-
-    Args:
-        frames: name and points of each line; columns `x` and `y`, and `low` and `high` for a band.
-        x: column of the horizontal axis.
-        y: column of the vertical axis.
-        labels: labels of the two axes.
-        steps: draw steps instead of straight lines.
-    """
+    """Plot named lines with columns `x` and `y`, and a band where a frame has `low` and `high`."""
     figure, (ax,) = new_figure(5.2, 3.6)
     handles, names = [], []
     for (name, frame), (colour, style) in zip(frames, cycle(STYLES), strict=False):
@@ -140,14 +115,7 @@ def bars(frame: pd.DataFrame, *, x: str, y: str, labels: tuple[str, str]) -> byt
 
 @own_style
 def thresholds(labels: np.ndarray, probability: np.ndarray, *, low: float, high: float) -> bytes:
-    """Histogram of the probabilities of positive and negative scans, with the triage thresholds.
-
-    Args:
-        labels: (B,) in {0, 1}.
-        probability: (B,).
-        low: scans below it are called negative.
-        high: scans at or above it are called positive.
-    """
+    """Histogram of the probabilities (B,) of positive and negative scans, with the triage thresholds."""
     figure, (ax,) = new_figure(5.4, 3.0)
     edges = np.linspace(0, 1, 26).tolist()
     _, _, negative = ax.hist(probability[labels == 0], edges, color=BLUE, alpha=0.6)

@@ -1,13 +1,11 @@
 """Benchmark sets for multiple instance learning: MUSK, and bags of handwritten digits.
 
-In: an npz file of MUSK, or images of digits. The digits are the four MNIST files if the user has them, else
-those of scikit-learn, whose results are not comparable with MNIST. Out: a `FeatureSet`, so that the heads,
-baselines and metrics for head CT apply unchanged: a bag replaces a scan, an instance a slice, and every bag
-counts as one patient. Nothing is downloaded.
+Out: a `FeatureSet`, so that the heads, baselines and metrics for head CT apply unchanged: a bag replaces a
+scan, an instance a slice, and every bag counts as one patient. Nothing is downloaded; without the MNIST files
+the digits are those of scikit-learn, whose results are not comparable with MNIST.
 
 The digit bags follow section 6.1 of Castro-Macías et al. 2024, except that no image is used twice: an image
-in a training bag and in a test bag would be a leak. (The 61,226 negative instances of the paper exceed the
-56,052 images of MNIST that show neither 2 nor 9, so the paper must repeat images.)
+in a training bag and in a test bag would be a leak.
 
 Shapes: B bags, N instances (packed), D features, n images.
 """
@@ -46,14 +44,7 @@ def read_musk(path: str | Path) -> FeatureSet:
     """Read a set of bags from an npz file with `X` (N, D), `bag` (N,) and `label`.
 
     `label` is (B,) in ascending order of the bag numbers, or (N,), one for each instance. The bags are
-    returned in ascending order, instances in the order of the file; `patients` are the bags.
-
-    Args:
-        path: the npz file; it is read without unpickling.
-
-    Raises:
-        DataError: the file is not an npz file, a key is missing, sizes do not match, X is not real, a label
-            is not 0 or 1 or varies within a bag, or an instance is not `measurable`.
+    returned in ascending order, instances in the order of the file. `DataError` if the file is invalid.
     """
     path = Path(path)
     try:
@@ -94,24 +85,15 @@ def digit_bags(images: np.ndarray, digits: np.ndarray, *, seed: int) -> FeatureS
     """Draw random bags of `BAG_SIZE` images; a bag is positive if it contains one of the digits `POSITIVE`.
 
     The number of positive and negative bags is equal, and their order is random. A positive bag contains 1 to
-    `MOST_POSITIVE` positive images, each number with equal probability. Every image is used at most once.
-    Pairs of a positive and a negative bag are drawn until one kind of image is used up; the number of images
-    left over is printed.
-
-    Args:
-        images: (n, D) features of n images.
-        digits: (n,) digit of each image.
-        seed: seed of the draw.
+    `MOST_POSITIVE` positive images, each number with equal probability. Pairs of a positive and a negative
+    bag are drawn from the images (n, D) until one kind is used up; the number of images left over is printed.
 
     Returns:
         Bags with known instance labels; slice `image-<row>` is that row of `images`.
 
     Raises:
         DataError: too few images for one bag of each kind.
-        ValueError: `images` and `digits` do not match.
     """
-    if images.ndim != 2 or digits.shape != (len(images),):
-        raise ValueError(f"need images (n, D) and digits (n,), got {images.shape} and {digits.shape}")
     generator = np.random.default_rng(seed)
     target = np.isin(digits, POSITIVE)
     yes, no = (generator.permutation(np.flatnonzero(kind)) for kind in (target, ~target))
@@ -146,19 +128,7 @@ def digit_bags(images: np.ndarray, digits: np.ndarray, *, seed: int) -> FeatureS
 
 
 def project(train: FeatureSet, *others: FeatureSet, components: int) -> tuple[FeatureSet, ...]:
-    """Project features on principal components that are fitted to the instances of `train` only.
-
-    Args:
-        train: set to fit the components to.
-        *others: sets to project on the same components.
-        components: number of components.
-
-    Returns:
-        `train` and `others` with `components` features each.
-
-    Raises:
-        DataError: fewer instances or features than components.
-    """
+    """Project sets on principal components that are fitted to the instances of `train` only."""
     if not 1 <= components <= min(train.x.shape):
         raise DataError(
             f"{components} components need at least as many instances and features, there are "
@@ -195,19 +165,9 @@ def _read_idx(folder: Path, name: str) -> np.ndarray:
 
 
 def read_mnist(folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read MNIST from its four IDX files, plain or .gz, training and test images together.
+    """Read pixels (n, D) uint8 and digits (n,) of all MNIST images, training images first.
 
-    The paper draws its own splits from all 70,000 images.
-
-    Args:
-        folder: contains `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and the same files of `t10k`.
-
-    Returns:
-        Pixels (n, D) uint8 in 0 ... 255 and digits (n,) int64, the training images first.
-
-    Raises:
-        DataError: a file is missing or invalid, or the numbers of images and labels differ. The message names
-            the file and says how to obtain it.
+    The four IDX files are plain or .gz; `DataError` if one is missing or invalid.
     """
     images, digits = [], []
     for image_file, label_file in _MNIST:

@@ -1,7 +1,4 @@
-"""Report of a benchmark protocol as Markdown with tables, figures and explanations.
-
-In: chapters with the tables of each set. Out: `report.md`; its figures are files in folders beside it.
-"""
+"""Report of a benchmark protocol as Markdown with tables, figures and explanations."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -16,14 +13,7 @@ from ich_mil.files import write_text
 
 @dataclass(frozen=True)
 class Section:
-    """One section of a report.
-
-    Attributes:
-        title: heading.
-        text: explanation, in sentences.
-        table: table below the text, or None.
-        figures: paths of figures, relative to the report.
-    """
+    """One section of a report; `figures` are paths relative to the report."""
 
     title: str
     text: str
@@ -40,14 +30,7 @@ class Chapter:
 
 
 def write_page(path: Path, title: str, facts: Sequence[str], chapters: Iterable[Chapter]) -> None:
-    """Write the report.
-
-    Args:
-        path: path of the Markdown file.
-        title: first line of the report.
-        facts: facts about the run, one line each.
-        chapters: chapters in order.
-    """
+    """Write the chapters as Markdown, below a title and a list of facts about the run."""
     lines = [f"# {title}", "", *(f"* {fact}" for fact in facts), ""]
     for chapter in chapters:
         lines += [f"## {chapter.title}", ""]
@@ -67,25 +50,17 @@ def markdown_table(frame: pd.DataFrame) -> str:
     """
     head = [str(name) for name in frame.columns]
     rows = [
-        [
-            "< 0.001" if _is_tiny_p(name, value) else _cell(value)
-            for name, value in zip(head, row, strict=True)
-        ]
-        for row in frame.itertuples(index=False)
+        [_cell(name, value) for name, value in zip(head, row, strict=True)] for row in frame.to_numpy(object)
     ]
     return "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *rows))
 
 
-def _is_tiny_p(name: str, value: object) -> bool:
-    is_p = name == "p" or name.endswith("_p")
-    return is_p and isinstance(value, float | np.floating) and bool(value < 5e-4)
-
-
-def _cell(value: object) -> str:
-    if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
+def _cell(name: str, value: object) -> str:
+    if value is None or value != value:  # NaN
         return "–"
     if isinstance(value, float | np.floating):
-        return f"{value:.3f}"
+        is_p = name == "p" or name.endswith("_p")
+        return "< 0.001" if is_p and value < 5e-4 else f"{value:.3f}"
     return str(value).replace("|", "\\|").replace("\n", " ")
 
 

@@ -1,8 +1,4 @@
-"""Benchmark protocol: data sets, heads, folds and seeds, read from a YAML file.
-
-In: a YAML file and overrides. Out: a frozen `ProtocolConfig`. `ich_mil.reproduce.tasks` derives the training
-and test scans from it, `ich_mil.reproduce.run` the metrics and the output files.
-"""
+"""Benchmark protocol: data sets, heads, folds and seeds, read from a YAML file with overrides."""
 
 import re
 from collections.abc import Sequence
@@ -67,7 +63,7 @@ class BenchmarkSet:
             default = one.default if one.default_factory is MISSING else one.default_factory()
             if getattr(self, one.name) != default and self.kind not in USED_BY.get(one.name, {self.kind}):
                 raise ValueError(
-                    f"set {self.name!r}: {one.name} is of no use to kind {self.kind!r}; leave it out"
+                    f"set {self.name!r}: {one.name} is not used by kind {self.kind!r}; leave it out"
                 )
         if self.kind != "digits" and not self.root:
             raise ValueError(f"set {self.name!r}: root is missing")
@@ -82,9 +78,9 @@ class BenchmarkSet:
                 f"set {self.name!r}: external_name {self.external_name!r} is taken; choose another"
             )
         if self.components and self.external:
-            raise ValueError(f"set {self.name!r}: components cannot be taken with an external set")
+            raise ValueError(f"set {self.name!r}: components cannot be combined with an external set")
         if self.findings and not (self.external or self.kind == "pictures"):
-            raise ValueError(f"set {self.name!r}: findings are those of an external set, and it has none")
+            raise ValueError(f"set {self.name!r}: findings need an external set")
         check_seeds(f"set {self.name!r}: cnn_seeds", *self.cnn_seeds)
         check_list(f"set {self.name!r}: widths", self.widths)
 
@@ -147,7 +143,7 @@ class ProtocolConfig:
     def __post_init__(self) -> None:
         names = [one.name for one in self.sets]
         if not names or len(set(names)) != len(names):
-            raise ValueError(f"sets must be named, each by its own name, got {names}")
+            raise ValueError(f"sets must have names that differ, got {names}")
         if self.main not in self.heads or self.main_inducing not in self.n_inducing:
             raise ValueError(
                 f"main must be one of the heads ({', '.join(self.heads)}) and main_inducing one of "
@@ -174,7 +170,7 @@ class ProtocolConfig:
         """Settings of a head. `ValueError` if the protocol gives it an unknown setting."""
         allowed = {*HeadSettings.names()} - {"n_inducing", "seed"}
         if unknown := sorted({*self.heads[name]} - allowed):
-            raise ValueError(f"head {name!r}: {unknown[0]!r} is no setting of a head, or has its own list")
+            raise ValueError(f"head {name!r}: {unknown[0]!r} is not a setting of a head here")
         return replace(HeadSettings(), **(self.heads[name] | {"n_inducing": n_inducing, "seed": seed}))
 
     @property

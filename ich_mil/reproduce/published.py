@@ -1,11 +1,8 @@
 """Published figures, and a comparison of our results with those that were measured in the same way.
 
-In: `published.csv` beside this file, one row for each number, with the digits as printed. Out: its rows; or a
-table of our results with the published figure, if set, protocol, features, inducing points, model and metric
-are the same, and otherwise with the reason why there is none.
-
-The figures are Tables 2 to 9 of Castro-Macías et al. 2024 (AIJ), and results of their public code, run again
-on public features. Each row states whether our results can be compared with it, and if not, why.
+`published.csv` has one row for each number, with the digits as printed: Tables 2 to 9 of Castro-Macías et al.
+2024 (AIJ), and results of their public code, run again on public features. Each row states whether our
+results can be compared with it, and if not, why.
 """
 
 from importlib.resources import files
@@ -35,12 +32,11 @@ _STAND_INS = {"digits": ("MNIST", "ours are scikit-learn's 1,797 digits of 8 × 
 
 
 def published() -> pd.DataFrame:
-    """Read the published figures.
+    """Read the published figures, with the columns `COLUMNS`.
 
-    Returns:
-        The columns `COLUMNS`. `mean` and `std` are numbers, `std` NaN if not published; `comparable` is bool;
-        the other columns are text, empty if they do not apply. `level` is 'bag' or 'instance', `features` the
-        number or the kind of features, `why` the reason if a row is not comparable.
+    `mean` and `std` are numbers, `std` NaN if not published; `comparable` is bool; the other columns are
+    text, empty if they do not apply. `level` is 'bag' or 'instance', `why` the reason if a row is not
+    comparable.
     """
     path = files("ich_mil.reproduce").joinpath("published.csv")
     with path.open(encoding="utf-8") as file:
@@ -54,20 +50,13 @@ def published() -> pd.DataFrame:
 def beside(ours: pd.DataFrame) -> pd.DataFrame:
     """Add the published figure to each of our results that was measured in the same way.
 
-    Args:
-        ours: columns `dataset`, `protocol`, `features`, `n_inducing` (NaN or empty if it does not apply),
-            `model`, `level` ('bag' and 'instance', or 'scan' and 'slice') and `metric`; other columns are
-            kept.
+    `ours` has the columns `_KEYS`; `n_inducing` may be empty, `level` is 'bag' and 'instance', or 'scan' and
+    'slice'.
 
     Returns:
         `ours` with `published` and `published_std` (NaN if not comparable), `source`, and `note`: empty if
         there is a comparable figure, else 'not comparable' with the figures in question and the reason.
-
-    Raises:
-        ValueError: a column is missing.
     """
-    if missing := [key for key in _KEYS if key not in ours]:
-        raise ValueError(f"columns {', '.join(missing)} are missing")
     table = published()
     found = [_find({key: _text(row[key]) for key in _KEYS}, table) for row in ours.to_dict("records")]
     columns = ["published", "published_std", "source", "note"]

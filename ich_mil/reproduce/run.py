@@ -14,8 +14,9 @@ Tasks run in parallel, one thread each. Results do not depend on the number of p
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,31 +25,28 @@ from joblib import Parallel, cpu_count, delayed
 
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import ConfigError, DataError
-from ich_mil.evaluate.model_metrics import Repeat, known_or_none
+from ich_mil.evaluate.scores import Scores
 from ich_mil.files import alone, write_json, write_text
 from ich_mil.kernels.segments import take_bags
 from ich_mil.progress import progress, say
 from ich_mil.ranks import device
-from ich_mil.reproduce.analyses import look_closely
-from ich_mil.reproduce.look import Look
+from ich_mil.reproduce.analyses import analyse
 from ich_mil.reproduce.page import Chapter, write_page
 from ich_mil.reproduce.protocol import BenchmarkSet, ProtocolConfig
+from ich_mil.reproduce.scored_set import ScoredSet
 from ich_mil.reproduce.scoring import (
+    ARRAYS,
     BASELINES,
     NEEDS_EXTRA,
-    NO_PROBABILITY,
     OF_SCANS,
     Model,
-    Scored,
     main_model,
     read_scored,
-    says,
     score_task,
     scored_file,
 )
-from ich_mil.reproduce.statistics.over_seeds import over_seeds
-from ich_mil.reproduce.statistics.pooled import attention_model
-from ich_mil.reproduce.tables import facts_of, result_sections
+from ich_mil.reproduce.statistics.feature_baselines import attention_model
+from ich_mil.reproduce.tables import facts_of, metrics_over_seeds, result_sections
 from ich_mil.reproduce.tasks import HELD_OUT, Task, read_bags, tasks_of
 from ich_mil.settings import check_about
 
@@ -73,27 +71,27 @@ def reproduce(config: ProtocolConfig) -> Path:
     with alone(config.out, doing="writing"):
         check_about(config.out / "protocol.json", about)
         write_json(config.out / "protocol.json", about)
-        return _fit_and_measure(config, models, ready)
-
-
-def _fit_and_measure(config: ProtocolConfig, models: list[Model], ready: dict[str, list[Task]]) -> Path:
-    """Fit and evaluate one set after another, write the report; `ready` has the tasks of tables and bags."""
-    chapters: list[Chapter] = []
-    for one in config.sets:
-        tasks = ready[one.name] if one.name in ready else list(tasks_of(one, config))
-        units = [(model, task) for task in tasks for model in models]
-        # one process saturates a GPU
-        jobs = 1 if device().type == "cuda" else min(config.jobs or cpu_count(), len(units))
-        work = Parallel(n_jobs=jobs, return_as="generator_unordered")(
-            delayed(score_task)(model, task, config) for model, task in units
-        )
-        for _ in progress(work, total=len(units), what=one.name, unit="fit"):
-            pass
-        chapters += _measure(one, tasks, models, config)
-    page = config.out / "report.md"
-    write_page(page, config.title, facts_of(config), chapters)
+        chapters: list[Chapter] = []
+        for one in config.sets:
+            tasks = ready[one.name] if one.name in ready else list(tasks_of(one, config))
+            _fit(one, tasks, models, config)
+            chapters += _measure(one, tasks, models, config)
+        page = config.out / "report.md"
+        write_page(page, config.title, facts_of(config), chapters)
     say(f"{page}: {', '.join(one.name for one in config.sets)}")
     return page
+
+
+def _fit(one: BenchmarkSet, tasks: list[Task], models: list[Model], config: ProtocolConfig) -> None:
+    """Fit and score every model on every task."""
+    units = [(model, task) for task in tasks for model in models]
+    # one process saturates a GPU
+    jobs = 1 if device().type == "cuda" else min(config.jobs or cpu_count(), len(units))
+    work = Parallel(n_jobs=jobs, return_as="generator_unordered")(
+        delayed(score_task)(model, task, config) for model, task in units
+    )
+    for _ in progress(work, total=len(units), what=one.name, unit="fit"):
+        pass
 
 
 def models_of(config: ProtocolConfig) -> list[Model]:
@@ -114,56 +112,49 @@ def _check_inputs(config: ProtocolConfig) -> None:
         attention_model()  # raises if torchmil is not installed
 
 
-@dataclass(frozen=True)
-class _Seed:
-    """Scores of one model on one scored set with one seed, scans in the order of `bags`."""
+@dataclass
+class _SeedScores:
+    """Scores of one model on one scored set with each seed, in the order of `bags` (first seed)."""
 
     bags: FeatureSet
-    scored: Scored
-    seconds: float
-
-    def repeat(self) -> Repeat:
-        return Repeat(
-            labels=self.bags.labels.numpy(),
-            patients=self.bags.patients,
-            offsets=self.bags.offsets.numpy(),
-            slice_labels=self.bags.slice_labels.numpy(),
-            scan=known_or_none(self.scored.scan),
-            slice=known_or_none(self.scored.slice),
-        )
+    scores: list[Scores]
+    seconds: list[float]
 
 
 def _gather(
     home: FeatureSet | None, tasks: list[Task], model: Model, config: ProtocolConfig
-) -> dict[tuple[str, int], list[_Seed]]:
-    """Scores of a model by scored set and width: one entry for each seed, with its held-out folds joined.
+) -> dict[tuple[str, int], _SeedScores]:
+    """Scores of a model by scored set and width, with the held-out folds of a seed joined.
 
     `home` are the bags that are divided into folds, in their order; None for pictures.
     """
-    parts: dict[tuple[str, int, int], list[tuple[FeatureSet, Scored, float]]] = defaultdict(list)
+    parts: dict[tuple[str, int, int], list[tuple[FeatureSet, Scores, float]]] = defaultdict(list)
     for task in tasks:
         found, seconds = read_scored(scored_file(config.out / "fits", model, task))
-        for name, scored in found.items():
-            parts[name, task.width, task.seed].append((task.scored[name], scored, seconds))
-    runs: dict[tuple[str, int], list[_Seed]] = defaultdict(list)
+        for name, scores in found.items():
+            parts[name, task.width, task.seed].append((task.scored[name], scores, seconds))
+    runs: dict[tuple[str, int], _SeedScores] = {}
     for (name, width, _), pieces in parts.items():
         whole = home if home is not None and name == HELD_OUT else pieces[0][0]
-        runs[name, width].append(
-            _Seed(whole, _in_order(whole, pieces), sum(seconds for _, _, seconds in pieces))
-        )
+        run = runs.setdefault((name, width), _SeedScores(whole, [], []))
+        run.scores.append(_in_order(run.bags, [piece[:2] for piece in pieces]))
+        run.seconds.append(sum(seconds for _, _, seconds in pieces))
     return runs
 
 
-def _in_order(whole: FeatureSet, pieces: list[tuple[FeatureSet, Scored, float]]) -> Scored:
+def _in_order(whole: FeatureSet, pieces: list[tuple[FeatureSet, Scores]]) -> Scores:
     """Join the scores of the parts in the order of `whole`; each scan is in exactly one part."""
     place = {scan: b for b, scan in enumerate(whole.scans)}
-    joined = says(whole)
-    for features, scored, _ in pieces:
+    joined: dict[str, np.ndarray] = {}
+    for features, scores in pieces:
         scans = torch.tensor([place[scan] for scan in features.scans])
         slices = take_bags(whole.offsets, scans)[0]
-        for name, values in vars(scored).items():
-            getattr(joined, name)[scans if name in OF_SCANS else slices] = values
-    return joined
+        for name in ARRAYS:
+            if (values := getattr(scores, name)) is not None:
+                rows, size = (scans, whole.n_scans) if name in OF_SCANS else (slices, len(whole.x))
+                joined.setdefault(name, np.full(size, np.nan))[rows] = values
+    parts: dict[str, Any] = {name: joined.get(name) for name in ARRAYS}
+    return replace(pieces[0][1], **parts)
 
 
 def _measure(
@@ -180,50 +171,43 @@ def _measure(
     tables = list(progress(made, total=len(units), what=f"{one.name}: metrics", unit="table"))
     results = pd.concat(tables, ignore_index=True)
     write_text(folder / "results.csv", results.to_csv(index=False))
-    looks = [look_closely(look) for look in _looks(one, runs, tasks[0].ledgers, folder, config)]
-    return [Chapter(one.name, list(result_sections(one, results, folder, config))), *looks]
+    analyses = [analyse(scored) for scored in _scored_sets(one, runs, tasks[0].ledgers, folder, config)]
+    return [Chapter(one.name, list(result_sections(one, results, folder, config))), *analyses]
 
 
-def _rows(model: Model, name: str, width: int, seeds: list[_Seed], config: ProtocolConfig) -> pd.DataFrame:
-    table = over_seeds(
-        [seed.repeat() for seed in seeds],
-        name=model.title,
-        slice_is_probability=model.name not in NO_PROBABILITY,
-        seed=config.seeds[0],
-        resamples=config.resamples,
-    )
+def _rows(model: Model, name: str, width: int, run: _SeedScores, config: ProtocolConfig) -> pd.DataFrame:
+    table = metrics_over_seeds(run.scores, run.bags, seed=config.seeds[0], resamples=config.resamples)
     return table.assign(
         scored=name,
         width=width,
         model=model.name,
         n_inducing=model.n_inducing,
-        seconds=float(np.mean([seed.seconds for seed in seeds])),
+        seconds=float(np.mean(run.seconds)),
     )
 
 
-def _looks(
+def _scored_sets(
     one: BenchmarkSet,
-    runs: dict[Model, dict[tuple[str, int], list[_Seed]]],
+    runs: dict[Model, dict[tuple[str, int], _SeedScores]],
     ledgers: dict[str, pd.DataFrame],
     folder: Path,
     config: ProtocolConfig,
-) -> Iterator[Look]:
+) -> Iterator[ScoredSet]:
     """Inputs of the detailed analyses: the first seed of the main head on each scored set."""
     main = main_model(config)
     several = len({width for _, width in runs[main]}) > 1
     for name, width in runs[main]:
-        first = {model.title: seeds[name, width][0] for model, seeds in runs.items()}
         homes = [other for other, its in runs[main] if its == width and other != one.external_name]
         home = None
         if name == one.external_name and homes:
-            at_home = runs[main][homes[0], width][0]
-            home = at_home.bags, at_home.scored
-        say(f"{one.name}: looking at {main.title} on {name}")
-        yield Look(
+            at_home = runs[main][homes[0], width]
+            home = at_home.bags, at_home.scores[0]
+        say(f"{one.name}: analysing {main.title} on {name}")
+        yield ScoredSet(
             name=f"{name}, D={width}" if several else name,
             main=main.title,
-            scored={title: seed.scored for title, seed in first.items()},
-            bags=first[main.title].bags,
+            scores={model.title: run[name, width].scores[0] for model, run in runs.items()},
+            bags=runs[main][name, width].bags,
             home=home,
             findings=one.path("findings") if one.findings and name == one.external_name else None,
             ledger=ledgers.get(name),

@@ -1,9 +1,7 @@
 """Convert a published list of scans to a split without leaks between its parts.
 
-In: a CSV with columns `scan,split`, as papers publish it, and the prepared scans with their patients. Out: a
-split in which no scan and no patient is in two parts, and a row with the reason for each scan that was left
-out. A leak is removed from the training side, so that the test scans remain those of the paper (in the list
-of 1,150 RSNA scans of the literature one scan is in train and in test).
+A leak is removed from the training side, so that the test scans remain those of the paper (in the list of
+1,150 RSNA scans of the literature one scan is in train and in test).
 """
 
 from pathlib import Path
@@ -19,7 +17,7 @@ LEFT_OUT = ["scan", "split", "reason"]
 def clean_list(
     path: Path, scans: pd.DataFrame, *, validation: float, seed: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Read a list of scans and remove leaks.
+    """Read a list of scans and remove leaks; `DataError` if invalid, or if too few scans remain.
 
     Args:
         path: CSV with columns scan,split; split is train, validation or test.
@@ -28,10 +26,7 @@ def clean_list(
         seed: seed of that draw.
 
     Returns:
-        The split, with columns `COLUMNS`; and the scans left out, with columns scan, split, reason.
-
-    Raises:
-        DataError: the file is not such a list, a split is unknown, or too few scans remain.
+        The split, with columns `COLUMNS`; and the scans left out, with columns `LEFT_OUT`.
     """
     table = read_scan_list(path)
     left_out: list[pd.DataFrame] = []

@@ -1,6 +1,6 @@
 """Fit one model to one task of a protocol, score the test scans, and cache the scores in one file.
 
-In: a `Task` and the name of a head or of a baseline. Out: `Scored` for each set that the task scores, as one
+In: a `Task` and the name of a head or of a baseline. Out: `Scores` for each set that the task scores, as one
 safetensors file for each model and task. A file that was computed from the same inputs is reused.
 
 Shapes: B scans, N slices of one scored set.
@@ -9,7 +9,7 @@ Shapes: B scans, N slices of one scored set.
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,36 +23,19 @@ from ich_mil import __version__
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import DataError, named
 from ich_mil.evaluate.baselines import CnnSigmoid, position_scan, position_score
+from ich_mil.evaluate.scores import Scores, known_or_none
 from ich_mil.files import digest, file_stem, whole_file
 from ich_mil.gp.predict import predict
 from ich_mil.reproduce.protocol import ProtocolConfig
+from ich_mil.reproduce.statistics.feature_baselines import How, attention_mil, hold_out, pooled_logistic
 from ich_mil.reproduce.statistics.independent import independent_scans
-from ich_mil.reproduce.statistics.pooled import How, attention_mil, hold_out, pooled_logistic
 from ich_mil.reproduce.tasks import Task
 from ich_mil.training.fit_head import fit_to
 
-FORMAT = "ich_mil.scored.2"
+FORMAT = "ich_mil.scored.3"
 OF_SCANS = ("scan", "scan_std", "scan_std_independent")
-"""Fields of `Scored` with one number for each scan; the other fields have one for each slice."""
-
-
-@dataclass(frozen=True)
-class Scored:
-    """Scores of one model for the scans and slices of one set; NaN where the model gives none.
-
-    Attributes:
-        scan: (B,) probability.
-        scan_std: (B,) standard deviation over joint samples of the slices.
-        scan_std_independent: (B,) standard deviation over independent samples of the slices.
-        slice: (N,) probability, or a score that ranks slices.
-        slice_std: (N,) standard deviation.
-    """
-
-    scan: np.ndarray
-    scan_std: np.ndarray
-    scan_std_independent: np.ndarray
-    slice: np.ndarray
-    slice_std: np.ndarray
+"""Fields of `Scores` with one number for each scan; `slice` has one for each slice."""
+ARRAYS = (*OF_SCANS, "slice")
 
 
 @dataclass(frozen=True)
@@ -73,52 +56,40 @@ class Model:
         return f"{self.name}, M={self.n_inducing}" if self.n_inducing else self.name
 
 
-def says(features: FeatureSet, **given: object) -> Scored:
-    """Build a `Scored` with NaN for all fields that are missing or None."""
-    scans, slices = np.full(features.n_scans, np.nan), np.full(len(features.x), np.nan)
-    blank = {one.name: scans if one.name in OF_SCANS else slices for one in fields(Scored)}
-    known = {name: np.asarray(values, np.float64) for name, values in given.items() if values is not None}
-    return Scored(**{name: known.get(name, unknown.copy()) for name, unknown in blank.items()})
+def _known(scores: torch.Tensor) -> np.ndarray | None:
+    return known_or_none(scores.double().numpy())
 
 
-def _position_only(task: Task) -> dict[str, Scored]:
-    labels = task.train.labels.numpy()
-    return {
-        name: says(one, scan=position_scan(labels, one.n_scans), slice=position_score(one.positions.numpy()))
-        for name, one in task.scored.items()
-    }
+def _cnn_alone(task: Task, test: FeatureSet) -> Scores:
+    return Scores("CNN alone", _known(test.cnn_scan), _known(test.cnn_slice), slice_is_probability=True)
 
 
-def _cnn_alone(task: Task) -> dict[str, Scored]:
-    return {name: says(one, scan=one.cnn_scan, slice=one.cnn_slice) for name, one in task.scored.items()}
-
-
-def _cnn_calibrated(task: Task) -> dict[str, Scored]:
+def _cnn_calibrated(task: Task, test: FeatureSet) -> Scores:
     learn = task.validation or task.train
-    sigmoid = CnnSigmoid.fit(learn.cnn_scan, learn.labels)
-    if sigmoid is None and not learn.cnn_scan.isnan().all():
-        sigmoid = CnnSigmoid(1.0, 0.0)  # NaN in one fold would make the whole row undefined
-    return {name: says(one, scan=sigmoid and sigmoid(one.cnn_scan)) for name, one in task.scored.items()}
+    if learn.cnn_scan.isnan().all():
+        return Scores("CNN alone, calibrated", None, None)
+    # without a fit in one fold the whole row would be undefined
+    sigmoid = CnnSigmoid.fit(learn.cnn_scan, learn.labels) or CnnSigmoid(1.0, 0.0)
+    return Scores("CNN alone, calibrated", _known(sigmoid(test.cnn_scan)), None)
 
 
-def _pooled(task: Task, *, how: How) -> dict[str, Scored]:
-    return {
-        name: says(one, **vars(pooled_logistic(task.train, one, how=how, seed=task.seed)))
-        for name, one in task.scored.items()
-    }
+def _pooled(task: Task, test: FeatureSet, *, how: How) -> Scores:
+    return pooled_logistic(task.train, test, how=how, seed=task.seed)
 
 
-def _attention(task: Task) -> dict[str, Scored]:
-    learn, watch = task.train, task.validation
-    if watch is None:
-        learn, watch = hold_out(learn, seed=task.seed)
-    return {
-        name: says(one, **vars(attention_mil(learn, watch, one, seed=task.seed)))
-        for name, one in task.scored.items()
-    }
+def _attention(task: Task, test: FeatureSet) -> Scores:
+    learn, stop = task.train, task.validation
+    if stop is None:
+        learn, stop = hold_out(learn, seed=task.seed)
+    return attention_mil(learn, stop, test, seed=task.seed)
 
 
-BASELINES: dict[str, Callable[[Task], dict[str, Scored]]] = {
+def _position_only(task: Task, test: FeatureSet) -> Scores:
+    prevalence = position_scan(task.train.labels.numpy(), test.n_scans)
+    return Scores("position only", prevalence, known_or_none(position_score(test.positions.numpy())))
+
+
+BASELINES: dict[str, Callable[[Task, FeatureSet], Scores]] = {
     "CNN alone": _cnn_alone,
     "CNN alone, calibrated": _cnn_calibrated,
     "logistic regression, mean-pooled": partial(_pooled, how="mean"),
@@ -129,8 +100,6 @@ BASELINES: dict[str, Callable[[Task], dict[str, Scored]]] = {
 """Baselines of every table, by name."""
 NEEDS_EXTRA = "attention MIL (torchmil)"
 """The baseline that needs the extra `bench`."""
-NO_PROBABILITY = frozenset({*BASELINES} - {"CNN alone"})
-"""Baselines whose slice scores are not probabilities."""
 
 
 def main_model(config: ProtocolConfig) -> Model:
@@ -138,11 +107,11 @@ def main_model(config: ProtocolConfig) -> Model:
     return Model(config.main, config.main_inducing)
 
 
-def _head(model: Model, task: Task, config: ProtocolConfig) -> dict[str, Scored]:
+def _score_with_head(model: Model, task: Task, config: ProtocolConfig) -> dict[str, Scores]:
     settings = config.head(model.name, model.n_inducing, seed=task.seed)
     head = fit_to(task.train, task.validation, settings)
     # independent samples are reported in the detailed analyses only
-    looked_at = model == main_model(config) and task.seed == config.first_seed(task.set)
+    analysed = model == main_model(config) and task.seed == config.first_seed(task.set)
     found = {}
     for name, one in task.scored.items():
         scans = head.model_, one.x.double(), one.offsets, one.scans
@@ -153,13 +122,13 @@ def _head(model: Model, task: Task, config: ProtocolConfig) -> dict[str, Scored]
             "calibration": head.model_.calibration,
         }
         joint = predict(*scans, **how)
-        found[name] = says(
-            one,
-            scan=joint.scan_mean,
-            scan_std=joint.scan_std,
-            scan_std_independent=independent_scans(*scans, **how)[1] if looked_at else None,
-            slice=joint.slice_mean,
-            slice_std=joint.slice_std,
+        found[name] = Scores(
+            model.title,
+            joint.scan_mean.numpy(),
+            joint.slice_mean.numpy(),
+            slice_is_probability=True,
+            scan_std=joint.scan_std.numpy(),
+            scan_std_independent=independent_scans(*scans, **how)[1].numpy() if analysed else None,
         )
     return found
 
@@ -201,17 +170,28 @@ def score_task(model: Model, task: Task, config: ProtocolConfig) -> Path:
     torch.set_num_threads(1)
     try:
         with named(f"{task.set}, {model.title}"):
-            found = _head(model, task, config) if model.n_inducing else BASELINES[model.name](task)
+            if model.n_inducing:
+                found = _score_with_head(model, task, config)
+            else:
+                baseline = BASELINES[model.name]
+                found = {name: baseline(task, one) for name, one in task.scored.items()}
     finally:
         torch.set_num_threads(threads)
-    about = {"format": FORMAT, "made_of": made_of, "seconds": f"{time.perf_counter() - started:.3f}"}
+    about = {
+        "format": FORMAT,
+        "made_of": made_of,
+        "seconds": f"{time.perf_counter() - started:.3f}",
+        "model": model.title,
+        "sets": json.dumps({name: scores.slice_is_probability for name, scores in found.items()}),
+    }
     tensors = {
-        f"{name}/{part}": torch.tensor(values)
-        for name, scored in found.items()
-        for part, values in vars(scored).items()
+        f"{name}/{part}": torch.tensor(getattr(scores, part))
+        for name, scores in found.items()
+        for part in ARRAYS
+        if getattr(scores, part) is not None
     }
     with whole_file(path) as temporary:
-        save_file(tensors, temporary, about | {"sets": json.dumps(list(found))})
+        save_file(tensors, temporary, about)
     return path
 
 
@@ -225,20 +205,18 @@ def _about(path: Path) -> dict[str, str]:
     return about if about.get("format") == FORMAT else {}
 
 
-def read_scored(path: Path) -> tuple[dict[str, Scored], float]:
-    """Read a file of `score_task`: the scores, and the seconds that the fit took.
-
-    Raises:
-        DataError: the file is damaged.
-    """
+def read_scored(path: Path) -> tuple[dict[str, Scores], float]:
+    """Read a file of `score_task`: scores by set, and the seconds of the fit; `DataError` if damaged."""
     about = _about(path)
     if not about:
         raise DataError(f"{path}: cannot be read as scores; delete it and run the same command again")
-    with safe_open(path, framework="pt") as file:
-        found = {
-            name: Scored(
-                **{one.name: file.get_tensor(f"{name}/{one.name}").numpy() for one in fields(Scored)}
-            )
-            for name in json.loads(about["sets"])
-        }
+    found = {}
+    with safe_open(path, framework="numpy") as file:
+        keys = set(file.keys())
+        for name, probability in json.loads(about["sets"]).items():
+            parts = {
+                part: file.get_tensor(f"{name}/{part}") if f"{name}/{part}" in keys else None
+                for part in ARRAYS
+            }
+            found[name] = Scores(about["model"], slice_is_probability=probability, **parts)
     return found, float(about["seconds"])

@@ -1,15 +1,15 @@
-"""Report sections of the result table of a protocol, and of the comparison with published figures.
+"""Result table of a protocol, its report sections, and the comparison with published figures."""
 
-In: `results.csv` as a data frame. Out: sections of the report.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from ich_mil import __version__
-from ich_mil.evaluate.model_metrics import INSIDE, SCAN, SLICE
+from ich_mil.data.features import FeatureSet
+from ich_mil.evaluate.model_metrics import INSIDE, SCAN, SLICE, measure
+from ich_mil.evaluate.scores import Scores
 from ich_mil.files import file_stem, write_bytes, write_text
 from ich_mil.reproduce.figures import auc_and_time, metric_rows
 from ich_mil.reproduce.page import Section, spread
@@ -27,6 +27,35 @@ SHOWN = (
 )
 """Columns of the report table; `results.csv` has every metric."""
 
+COLUMNS = ["level", "metric", "mean", "std", "low", "high", "seeds", "n", "positives", "patients", "note"]
+
+
+def metrics_over_seeds(
+    runs: Sequence[Scores], bags: FeatureSet, *, seed: int, resamples: int
+) -> pd.DataFrame:
+    """Metrics of one model over several seeds: mean, standard deviation over seeds, and interval by patient.
+
+    `std` is the variation of another seed (folds, inducing points, initial weights) on the same scans; `low`
+    and `high` are the 95 % interval of the mean over seeds for other patients with the same models. A
+    mean ± std over splits, as papers report it, mixes the two.
+
+    `runs` are the scores with each seed. `note` says why a number is missing.
+    """
+    rows = measure(
+        runs,
+        labels=bags.labels.numpy(),
+        patients=bags.patients,
+        offsets=bags.offsets.numpy(),
+        slice_labels=bags.slice_labels.numpy(),
+        seed=seed,
+        resamples=resamples,
+    )
+    for row in rows:
+        values = row["values"]
+        std = values.std(ddof=1) if len(runs) > 1 else np.nan
+        row |= {"mean": values.mean(), "std": std, "seeds": len(runs)}
+    return pd.DataFrame(rows)[COLUMNS]
+
 
 def facts_of(config: ProtocolConfig) -> list[str]:
     """Facts about the run, and explanations of the numbers."""
@@ -34,16 +63,16 @@ def facts_of(config: ProtocolConfig) -> list[str]:
     return [
         f"ich_mil {__version__}, settings {config.hash}",
         f"heads: {', '.join(config.heads)}, M = {', '.join(map(str, config.n_inducing))}; "
-        f"looked at closely: {config.main}, M = {config.main_inducing}",
+        f"analysed in detail: {config.main}, M = {config.main_inducing}",
         *(_fold_facts(config) if len(pictures) < len(config.sets) else ()),
         *(
-            f"{one.name}: one split into scans to train on, to stop and calibrate on, and to test on; seeds "
-            f"{', '.join(map(str, one.cnn_seeds))} (of the network and k-means)"
+            f"{one.name}: one split into training, validation (early stopping, calibration) and test scans; "
+            f"seeds {', '.join(map(str, one.cnn_seeds))} (of the network and k-means)"
             for one in pictures
         ),
-        "every head and M that was fitted is shown; the heads' defaults were chosen in earlier work that had "
-        "seen the public sets (benchmarks/RESULTS.md)",
-        "an ECE is never negative, so chance adds to it; its interval allows for that and reaches lower",
+        "every fitted head and M is shown; the heads' defaults were chosen in earlier work that had seen the "
+        "public sets (benchmarks/RESULTS.md)",
+        "an ECE is never negative, so chance adds to it; its interval allows for that",
         "a ± s [l, h]: mean over seeds, standard deviation over seeds, 95 % interval over "
         f"{config.resamples} resamples of patients",
         "heads are calibrated on held-out folds of their own training scans, or on validation scans",
@@ -55,9 +84,9 @@ def _fold_facts(config: ProtocolConfig) -> list[str]:
     return [
         f"held-out: {config.folds} folds by patient, stratified by label, seeds "
         f"{', '.join(map(str, config.seeds))} (of folds and k-means); each scan is scored by a head that has "
-        "seen neither it nor another scan of its patient; in a table that names no patient, each scan is one",
+        "seen no scan of its patient; a table without patients counts each scan as a patient",
         "the held-out folds of a seed are measured as one set; 'position only' gives each fold the "
-        "prevalence of the others, so its scan AUC falls a little below a half there",
+        "prevalence of the others, so its scan AUC falls a little below 0.5",
     ]
 
 

@@ -1,7 +1,6 @@
 """Tasks of a benchmark protocol: the training scans and the scored scans of each fit.
 
-In: a `ProtocolConfig`. Out: `Task`s, each with training scans, optional validation scans (for early stopping
-and calibration) and the sets to score. No scan and no patient is both trained on and scored in a task.
+No scan and no patient is both trained on and scored in a task.
 
 * Tables of features and sets of bags: for each seed the bags are divided into folds by patient, stratified by
   label, and every fold is held out once (set `held-out`). With an external set, one more task is trained on
@@ -30,7 +29,7 @@ from ich_mil.progress import say
 from ich_mil.reproduce.mil import digit_bags, project, read_mnist, read_musk
 from ich_mil.reproduce.protocol import BenchmarkSet, ProtocolConfig
 from ich_mil.reproduce.scan_list import clean_list
-from ich_mil.runs.model import load_model
+from ich_mil.runs.storage import load_model
 from ich_mil.runs.training_sets import in_slices, prepare_training
 
 HELD_OUT = "held-out"

@@ -1,30 +1,23 @@
 """Results of a prediction: probability, uncertainty and decision of each scan and slice.
 
-In: features, the head's predictions, and for prepared scans the origin of each slice. Out: `Results`, stored
-field by field in `predictions.json`, and `predictions.csv`, one row per scan or slice. Pages and DICOM
-results are written from `Results` alone.
+`Results` are assembled by `ich_mil.runs.assembly` and stored field by field in `predictions.json`, beside
+`predictions.csv` with one row per scan or slice. Pages and DICOM results are written from `Results` alone.
 """
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from ich_mil.data.features import FeatureSet
-from ich_mil.data.labels import UNKNOWN, name_some
-from ich_mil.data.splits import scan_keys
-from ich_mil.data.store import PreparedSet
+from ich_mil.data.labels import name_some
 from ich_mil.errors import DataError
-from ich_mil.evaluate.deployment.triage import DECISIONS, LOOK, NEGATIVE, POSITIVE, Triage
-from ich_mil.evaluate.metrics import THRESHOLD
-from ich_mil.files import digest, write_json, write_text
-from ich_mil.gp.counterfactual import Counterfactuals
-from ich_mil.gp.predict import Predictions
+from ich_mil.evaluate.deployment.triage import DECISIONS, LOOK, NEGATIVE
+from ich_mil.evaluate.threshold import THRESHOLD
+from ich_mil.files import write_json, write_text
 from ich_mil.ledger import INCOMPLETE, REFUSED, Code, LedgerEntry
 
 FORMAT = "ich_mil.predictions.5"
@@ -33,25 +26,9 @@ BY_INTERVAL = f"where the 95 % interval lies against {100 * THRESHOLD:.0f} %; no
 """Decision rule without triage thresholds, for users."""
 WHOLE_ONLY = "a scan that was not seen whole, or is unlike the training scans, is never called negative"
 """Addition to every decision rule, for users; see `ich_mil.ledger.INCOMPLETE`."""
-COLUMNS = [
-    "level",
-    "scan",
-    "patient",
-    "slice",
-    "name",
-    "position_mm",
-    "probability",
-    "std",
-    "low",
-    "high",
-    "decision",
-    "decided_by",
-    "unlikeness",
-    "trained_on",
-    "scan_without",
-    "label",
-    "corrections",
-]
+COLUMNS = ["level", "scan", "patient", "slice", "name", "position_mm", "probability", "std", "low", "high"]
+COLUMNS += ["decision", "decided_by", "unlikeness", "trained_on", "scan_without", "label", "corrections"]
+"""Columns of `predictions.csv`."""
 DIGITS = 6
 """Decimals of probabilities in both files."""
 
@@ -206,99 +183,6 @@ def is_promised(decided_by: str) -> bool:
     return not decided_by.startswith(BY_INTERVAL)
 
 
-def make_results(
-    features: FeatureSet,
-    predictions: Predictions,
-    explained: Counterfactuals,
-    prepared: PreparedSet | None,
-    *,
-    set_name: str,
-    model: Provenance,
-    triage: Triage | None = None,
-    learned: Collection[str] = (),
-    unlikeness: np.ndarray,
-) -> Results:
-    """Combine features, predictions and ledger entries to the results of each scan.
-
-    Args:
-        features: features of B scans.
-        predictions: predictions of the same scans.
-        explained: counterfactual probabilities of the same scans.
-        prepared: prepared set that contains these scans, possibly among others; None for a feature table.
-        set_name: see `Results.set`.
-        model: identity of the model.
-        triage: thresholds of the decision; None: decision by the interval.
-        learned: keys (`ich_mil.data.splits.keys_of`) of the scans the model was trained or calibrated on; a
-            scan with one of these keys gets a ledger entry.
-        unlikeness: (B,) from `TrainedModel.unlikeness`, NaN where unknown; a scan above 1 gets a ledger entry
-            and is never negative.
-
-    Returns:
-        Results of the B scans, in their order.
-    """
-    lines = {} if prepared is None else prepared.ledger_by_scan
-    scans = []
-    for b, scan in enumerate(features.scans):
-        probability = _rounded(predictions.scan_mean[b])
-        interval = _interval(predictions.scan_low[b], predictions.scan_high[b])
-        own = _entries(lines.get(scan, []))
-        content = "" if prepared is None else prepared.scans.content[scan]
-        if not scan_keys(scan, features.patients[b], content).isdisjoint(learned):
-            own += (LedgerEntry(scan, "", Code.LEARNED_FROM, "it says more of this one than of a new one"),)
-        if unlikeness[b] > 1:
-            detail = f"{unlikeness[b]:.1f} times as far from them as they are; its probability may mislead"
-            own += (LedgerEntry(scan, "", Code.UNLIKE, detail),)
-        scans.append(
-            ScanResult(
-                scan=scan,
-                patient=features.patients[b],
-                probability=probability,
-                std=_rounded(predictions.scan_std[b]),
-                interval_95=interval,
-                decision=whole_only(_decision(probability, interval, triage), own),
-                label=_label(int(features.labels[b])),
-                runs=tuple(Run(run.first, run.last, _or_none(run.scan_without)) for run in explained.runs[b]),
-                slices=tuple(_slices(features, predictions, explained, prepared, b)),
-                ledger=own,
-                pixels="" if prepared is None else _pixels(prepared.slices(scan)),
-                unlikeness=_or_none(float(unlikeness[b])),
-            )
-        )
-    known = set() if prepared is None else set(prepared.scans.index)
-    general = [line for scan, own in lines.items() if scan not in known for line in own]
-    decided_by = f"{BY_INTERVAL}; {WHOLE_ONLY}"
-    if triage is not None:
-        decided_by = f"{triage.promise} {WHOLE_ONLY.capitalize()}."
-    return Results(set_name, model, decided_by, tuple(scans), _entries(general))
-
-
-def _pixels(slices: pd.DataFrame) -> str:
-    return digest(*(one.encode() for one in slices.content))
-
-
-def check_judged(results: Results, prepared: PreparedSet) -> None:
-    """Raise `DataError` unless the prepared slices and their pixels are those of the predictions."""
-
-    def same(scan: ScanResult) -> bool:
-        if scan.scan not in prepared.scans.index:
-            return False
-        now = prepared.slices(scan.scan)
-        return now.sop.tolist() == [one.name for one in scan.slices] and _pixels(now) == scan.pixels
-
-    if changed := [scan.scan for scan in results.scans if not same(scan)]:
-        raise DataError(
-            f"{prepared.folder}: the slices of {len(changed)} scans are not those of the predictions "
-            f"({name_some(changed)}); predict or validate again"
-        )
-
-
-def _decision(probability: float, interval: Interval, triage: Triage | None) -> str:
-    if triage is not None:
-        return str(triage.decide(np.array([probability]))[0])
-    low, high = interval
-    return POSITIVE if low >= THRESHOLD else NEGATIVE if high < THRESHOLD else LOOK
-
-
 def whole_only(decision: str, ledger: Iterable[LedgerEntry]) -> str:
     """Replace the decision `NEGATIVE` by `LOOK` for a scan of which a part was not seen."""
     return LOOK if decision == NEGATIVE and incomplete(ledger) else decision
@@ -314,81 +198,39 @@ def in_no_study(ledger: Iterable[LedgerEntry]) -> list[LedgerEntry]:
     return [entry for entry in ledger if not entry.scan and entry.code in REFUSED & INCOMPLETE]
 
 
-def _slices(
-    features: FeatureSet,
-    predictions: Predictions,
-    explained: Counterfactuals,
-    prepared: PreparedSet | None,
-    b: int,
-) -> list[SliceResult]:
-    start, stop = int(features.offsets[b]), int(features.offsets[b + 1])
-    about = None if prepared is None else prepared.slices(features.scans[b])
-    return [
-        SliceResult(
-            slice=n - start,
-            name=features.slice_names[n],
-            position_mm=None if about is None else round(float(about.position_mm.iloc[n - start]), 3),
-            probability=_rounded(predictions.slice_mean[n]),
-            std=_rounded(predictions.slice_std[n]),
-            interval_95=_interval(predictions.slice_low[n], predictions.slice_high[n]),
-            scan_without=_or_none(float(explained.scan_without[n])),
-            label=_label(int(features.slice_labels[n])),
-            corrections=()
-            if about is None
-            else tuple(code for code in about.corrections.iloc[n - start].split("|") if code),
-        )
-        for n in range(start, stop)
-    ]
-
-
 def results_table(results: Results) -> pd.DataFrame:
-    """Convert results to a table: a row per scan, followed by a row per slice from the lowest up.
+    """Table with a row per scan, each followed by a row per slice from the lowest up.
 
-    Columns as in `COLUMNS`. `low` and `high` bound the central 95 % of the posterior samples. `decided_by` is
-    `thresholds` (of a triage) or `interval` (no guarantee). `label` is empty where unknown. `unlikeness`
-    above 1 marks a scan unlike those of `trained_on`.
+    `low` and `high` bound the central 95 % of the posterior samples. `decided_by` is `thresholds` (of a
+    triage) or `interval` (no guarantee). `label` is empty where unknown.
     """
     rows: list[dict[str, Any]] = []
     decided_by = "thresholds" if is_promised(results.decided_by) else "interval"
     for scan in results.scans:
-        codes = sorted({code for one in scan.slices for code in one.corrections})
-        about = {"unlikeness": scan.unlikeness, "trained_on": results.model.trained_on}
-        own = {"name": scan.scan, "decision": scan.decision, "decided_by": decided_by, **about}
-        rows.append({"level": "scan", **own, **_row(scan, scan, codes)})
-        rows += [
-            {
-                "level": "slice",
-                "slice": one.slice,
-                "name": one.name,
-                "position_mm": one.position_mm,
-                "scan_without": one.scan_without,
-                **_row(scan, one, one.corrections),
-            }
-            for one in scan.slices
-        ]
-    table = pd.DataFrame(rows, columns=COLUMNS)
-    return table.astype(
-        {
-            "slice": "Int64",
-            "label": "Int64",
-            "position_mm": "Float64",
-            "unlikeness": "Float64",
-            "scan_without": "Float64",
+        of_scan = {
+            "name": scan.scan,
+            "decision": scan.decision,
+            "decided_by": decided_by,
+            "unlikeness": scan.unlikeness,
+            "trained_on": results.model.trained_on,
+            "corrections": "|".join(sorted({code for one in scan.slices for code in one.corrections})),
         }
-    )
+        rows.append({"level": "scan"} | _row(scan, scan) | of_scan)
+        for one in scan.slices:
+            own = {name: getattr(one, name) for name in ("slice", "name", "position_mm", "scan_without")}
+            rows.append(
+                {"level": "slice"} | _row(scan, one) | own | {"corrections": "|".join(one.corrections)}
+            )
+    types = dict.fromkeys(("slice", "label"), "Int64")
+    types |= dict.fromkeys(("position_mm", "unlikeness", "scan_without"), "Float64")
+    return pd.DataFrame(rows, columns=COLUMNS).astype(types)
 
 
-def _row(scan: ScanResult, one: ScanResult | SliceResult, corrections: Sequence[str]) -> dict[str, Any]:
-    return {
-        "scan": scan.scan,
-        "patient": scan.patient,
-        "probability": one.probability,
-        "std": one.std,
-        "low": one.interval_95[0],
-        "high": one.interval_95[1],
-        "label": one.label,
-        "corrections": "|".join(corrections),
-    }
+def _row(scan: ScanResult, one: ScanResult | SliceResult) -> dict[str, Any]:
+    """Columns that scans and slices share."""
+    low, high = one.interval_95
+    ids = {"scan": scan.scan, "patient": scan.patient, "low": low, "high": high}
+    return ids | {name: getattr(one, name) for name in ("probability", "std", "label")}
 
 
 def write_results(results: Results, folder: Path) -> None:
@@ -414,8 +256,8 @@ def read_results(folder: Path) -> Results:
             set=content["set"],
             model=Provenance(**content["model"]),
             decided_by=content["decided_by"],
-            scans=tuple(_read_scan(one) for one in content["scans"]),
-            ledger=_entries(content["ledger"]),
+            scans=tuple(map(_read_scan, content["scans"])),
+            ledger=ledger_entries(content["ledger"]),
         )
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise DataError(
@@ -423,51 +265,34 @@ def read_results(folder: Path) -> Results:
         ) from error
     if not results.scans:
         raise DataError(f"{path}: holds no scan; predict again")
-    twice = sorted(scan for scan, count in Counter(one.scan for one in results.scans).items() if count > 1)
-    if twice:
-        raise DataError(f"{path}: scans are there twice: {name_some(twice)}; predict again")
+    counts = Counter(one.scan for one in results.scans)
+    if twice := sorted(scan for scan, count in counts.items() if count > 1):
+        raise DataError(f"{path}: duplicate scans {name_some(twice)}; predict again")
     return results
 
 
 def _read_scan(content: dict[str, Any]) -> ScanResult:
-    slices = tuple(
-        SliceResult(**{**one, **_numbers(one), "corrections": tuple(one["corrections"])})
-        for one in content["slices"]
-    )
-    runs = tuple(Run(**one) for one in content["runs"])
     if content["decision"] not in DECISIONS:
         raise ValueError(f"decision {content['decision']!r} is none of {', '.join(DECISIONS)}")
-    kinds = tuple(KindResult(**{**one, **_numbers(one)}) for one in content["kinds"])
-    changed = {"slices": slices, "runs": runs, "ledger": _entries(content["ledger"]), "kinds": kinds}
-    return ScanResult(**{**content, **_numbers(content), **changed})
+    slices = [_checked(one) | {"corrections": tuple(one["corrections"])} for one in content["slices"]]
+    parts = {
+        "runs": tuple(Run(**one) for one in content["runs"]),
+        "slices": tuple(SliceResult(**one) for one in slices),
+        "ledger": ledger_entries(content["ledger"]),
+        "kinds": tuple(KindResult(**_checked(one)) for one in content["kinds"]),
+    }
+    return ScanResult(**_checked(content) | parts)
 
 
-def _numbers(content: dict[str, Any]) -> dict[str, Any]:
-    """Probability, deviation and interval. Raises `ValueError` for one that is not a number in range."""
+def _checked(content: dict[str, Any]) -> dict[str, Any]:
+    """`content` with its numbers checked: `ValueError` for a probability outside [0, 1]."""
     low, high = map(float, content["interval_95"])
     probability, std = float(content["probability"]), float(content["std"])
     if not all(0 <= value <= 1 for value in (low, high, probability)):
         raise ValueError(f"probabilities must lie in [0, 1], got {probability}, {low} to {high}")
-    return {"probability": probability, "std": std, "interval_95": (low, high)}
+    return content | {"probability": probability, "std": std, "interval_95": (low, high)}
 
 
-def _entries(lines: Sequence[dict[str, str]]) -> tuple[LedgerEntry, ...]:
-    return tuple(
-        LedgerEntry(line["scan"], line["file"], Code(line["code"]), line["detail"]) for line in lines
-    )
-
-
-def _label(value: int) -> int | None:
-    return None if value == UNKNOWN else value
-
-
-def _rounded(value: Any) -> float:
-    return round(float(value), DIGITS)
-
-
-def _interval(low: Any, high: Any) -> Interval:
-    return _rounded(low), _rounded(high)
-
-
-def _or_none(value: float) -> float | None:
-    return None if pd.isna(value) else round(value, DIGITS)
+def ledger_entries(lines: Iterable[dict[str, Any]]) -> tuple[LedgerEntry, ...]:
+    """Ledger entries from their stored fields. `ValueError` for an unknown code."""
+    return tuple(LedgerEntry(**line | {"code": Code(line["code"])}) for line in lines)

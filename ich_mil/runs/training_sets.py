@@ -3,18 +3,20 @@
 In: a `RunConfig`. Out: a `PreparedSet` that joins all sets of pictures; ids of selected scans.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from ich_mil.config import RunConfig, SetSettings
-from ich_mil.data.features import FeatureSet
+from ich_mil.data.features import FeatureSet, read_feature_csv, read_features
 from ich_mil.data.joined import joined
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.store import PreparedSet, open_prepared
-from ich_mil.errors import DataError
+from ich_mil.data.views import Views
+from ich_mil.errors import DataError, named
 from ich_mil.files import digest
 from ich_mil.gp.fit_calibration import calibrating
 from ich_mil.progress import say_once
@@ -38,11 +40,7 @@ def prepare_set(one: SetSettings, name: str, config: RunConfig, *, jobs: int) ->
 
 
 def prepare_training(config: RunConfig, *, jobs: int) -> PreparedSet:
-    """Prepare all sets to train on, and join them.
-
-    Raises:
-        DataError: data that cannot be used, or a scan or slice that is in two sets.
-    """
+    """Prepare all sets to train on, and join them. `DataError`: a scan or slice is in two sets."""
     sets = config.training_sets
     return joined([prepare_set(one, name, config, jobs=jobs) for name, one in sets.items()])
 
@@ -52,15 +50,21 @@ def open_training(config: RunConfig) -> PreparedSet:
     return joined([open_prepared(config.prepared / name) for name in config.training_sets])
 
 
+def training_views(runs: Sequence[RunConfig], scans: list[str]) -> Views:
+    """Read the features of these scans of the common training set of several finished runs."""
+    views, paths = [], []
+    for run in runs:
+        of_csv = run.train.layout == "features"
+        paths.append(run.train.path if of_csv else run.out / "features" / "train.safetensors")
+        with named(paths[-1]):
+            views.append((read_feature_csv if of_csv else read_features)(paths[-1]).select(scans))
+    return Views.of(views, paths)
+
+
 def in_slices(config: RunConfig, features: FeatureSet | None = None) -> set[str]:
     """Scans to be split into single slices for training: in sets with `slice_labels`, fully labelled scans.
 
-    Args:
-        config: configuration of the run.
-        features: features of its scans, for a run on a feature table.
-
-    Raises:
-        DataError: a set with `slice_labels` has no scan with a label for every slice.
+    `features` are those of a run on a feature table. `DataError`: a set with `slice_labels` has no such scan.
     """
     return {*_labelled_slices(config, features).scan}
 
@@ -79,9 +83,7 @@ def heads_only(config: RunConfig) -> set[str]:
 def trained_on(config: RunConfig, splits: pd.DataFrame) -> str:
     """Describe the training sets, as in 'RSNA: 2,001 labelled slices, 601 positive; CT-ICH: 55 scans, ...'.
 
-    Args:
-        config: configuration of the run.
-        splits: columns scan, label, split; scans of the split `test` are not counted.
+    `splits` has the columns scan, label, split; scans of the split `test` are not counted.
     """
     learned = splits[splits.split != "test"]
     parts = []
@@ -126,11 +128,9 @@ def _labelled_slices(config: RunConfig, features: FeatureSet | None) -> pd.DataF
 
 
 class HeadScans(NamedTuple):
-    """Ids of the scans used by a head.
+    """Ids of the scans that a head is fitted to (`learn`), and of early stopping and calibration (`watch`).
 
-    Attributes:
-        learn: scans of the fit.
-        watch: scans of early stopping and calibration; None: calibration on held-out folds of `learn`.
+    `watch` is None for calibration on held-out folds of `learn`.
     """
 
     learn: list[str]
@@ -144,10 +144,7 @@ def head_scans(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) ->
     calibration: bags of one slice would calibrate the probability of a slice. With fewer than `LEAST_WATCHED`
     such scans the head is fitted to both splits and calibrated on folds.
 
-    Args:
-        features: features of all scans.
-        splits: columns scan, split.
-        config: configuration of the run.
+    `features` are of all scans; `splits` has the columns scan, split.
     """
     learn, held = (splits.scan[splits.split == split].tolist() for split in ("train", "validation"))
     if not held or not has_single_slices(config):
@@ -166,13 +163,8 @@ def head_scans(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) ->
 def whole_scans(features: FeatureSet, scans: list[str], config: RunConfig) -> list[str]:
     """Select the held-out scans for evaluation: scans with several slices.
 
-    All scans are selected if no training set consists of single slices, or if the scans with several slices
-    do not have both labels.
-
-    Args:
-        features: features of these scans, possibly among others.
-        scans: ids of the held-out scans.
-        config: configuration of the run.
+    All of `scans` are selected if no training set consists of single slices, or if the scans with several
+    slices do not have both labels. `features` are of these scans, possibly among others.
     """
     if not has_single_slices(config):
         return scans

@@ -1,12 +1,10 @@
-"""Disk operations of the queue: digests, durable writes, sizes, and detection of a full disk.
-
-In: texts, paths and exceptions. Out: digests, synced files and folders, and sizes in bytes.
-"""
+"""Disk operations of the queue: digests, durable writes, sizes, records by age, detection of a full disk."""
 
 import errno
 import hashlib
 import os
 import sqlite3
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,28 +33,40 @@ def sync_folder(path: Path) -> None:
         os.close(folder)
 
 
-def is_disk_full(error: BaseException) -> bool:
+def sync_tree(root: Path, files: Iterable[Path]) -> None:
+    """Flush files below `root` to disk, and the folders that lead to them."""
+    folders = set()
+    for path in files:
+        sync_file(path)
+        folders |= {root / parent for parent in path.relative_to(root).parents}
+    for folder in folders:
+        sync_folder(folder)
+
+
+def is_disk_full(error: BaseException | None) -> bool:
     """Whether `error` or one of its causes is a full disk or an exhausted quota."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, DiskFullError):
+    while error is not None:
+        if isinstance(error, DiskFullError):
             return True
-        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
-        if isinstance(cause, sqlite3.Error) and getattr(cause, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
+        if isinstance(error, sqlite3.Error) and getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
             return True
-        cause = cause.__cause__
+        error = error.__cause__
     return False
 
 
 def tree_size(folder: Path) -> int:
-    """Total size in bytes of all files below `folder`; 0 if it does not exist.
-
-    Files that vanish during the walk are ignored.
-    """
+    """Total size in bytes of the files below `folder`, except files that vanish during the walk."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
             with suppress(OSError):
                 total += (Path(parent) / name).lstat().st_size
     return total
+
+
+def records_by_age(folder: Path) -> list[tuple[str, float]]:
+    """Name and modification time of each JSON record in a folder, the oldest first."""
+    notes = [(path.stem, path.stat().st_mtime) for path in folder.glob("*.json")]
+    return sorted(notes, key=lambda note: note[1])

@@ -1,7 +1,4 @@
-"""Records of studies without a result: the reason, and the last lines of the ledger.
-
-In: a reason, and the work folder of the study, which is deleted. Out: `failed/NAME.json`.
-"""
+"""Records of studies without a result, `failed/NAME.json`: the reason, and the last lines of the ledger."""
 
 import shutil
 import time
@@ -33,9 +30,6 @@ class Failures:
             about: identifying values of the study.
             reason: why there is no result; the path of `work` is removed from it.
             work: work folder of the study; deleted first, which makes room on a full disk.
-
-        Raises:
-            DataError: the record cannot be written.
         """
         reason = reason.replace(str(work / _LEDGER), "the ledger below")
         reason = reason.replace(f"{work}/", "").replace(str(work), "its work folder")
@@ -50,15 +44,6 @@ class Failures:
     def knows_any(self, key: str) -> bool:
         """Whether any state of a study has a failure record."""
         return any(self.folder.glob(f"{key}-*.json"))
-
-    def by_age(self) -> list[tuple[str, float]]:
-        """Name and modification time of each record, the oldest first."""
-        notes = [(path.stem, path.stat().st_mtime) for path in self.folder.glob("*.json")]
-        return sorted(notes, key=lambda note: note[1])
-
-    def count(self) -> int:
-        """Number of records."""
-        return sum(1 for _ in self.folder.glob("*.json"))
 
     def forget(self, name: str) -> None:
         """Delete a record."""

@@ -1,10 +1,9 @@
 """Subprocess that runs the model on studies.
 
-It loads the model once and can be killed at any time without loss. In: a factory of the `Judge`, the callable
-that runs the model on one study. Out: for each study the paths of its DICOM results, or an exception by
-cause: the study (`StudyFailedError`, permanent), the process (`JudgeLostError`, a new process may succeed),
-or the disk (`DiskFullError`, a later attempt may succeed). The subprocess ends by itself when the node ends,
-whether cleanly or not.
+It loads the model once (`ModelJudge`) and can be killed at any time without loss. For each study it returns
+the paths of the DICOM results, or raises an exception by cause: the study (`StudyFailedError`, permanent),
+the process (`JudgeLostError`, a new process may succeed), or the disk (`DiskFullError`, a later attempt may
+succeed). The subprocess ends by itself when the node ends, whether cleanly or not.
 """
 
 import json
@@ -15,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
@@ -45,6 +45,30 @@ JudgeFactory = Callable[[], Judge]
 """Creates a judge inside the subprocess; must be picklable. Raises `IchMilError` if the model is unusable."""
 
 
+@dataclass(frozen=True)
+class ModelJudge:
+    """Factory of the judge that runs a trained model, with the settings of the same names.
+
+    The model's libraries are imported in the judging process only, which keeps the node small.
+    """
+
+    model: Path
+    triage: Path | None
+    contrast_words: Path | None = None
+
+    def __call__(self) -> Judge:
+        """Load the model; returns a judge that writes all results of a study and returns its DICOM files."""
+        from ich_mil.commands.pages import Shown
+        from ich_mil.commands.predict import Predictor
+
+        predictor = Predictor(self.model, self.triage, self.contrast_words)
+
+        def study(root: Path, out: Path, /) -> list[Path]:
+            return predictor(root, out, shown=Shown(dicom=True))[-1]
+
+        return study
+
+
 class StudyFailedError(Exception):
     """The study cannot be processed; the message gives the reason."""
 
@@ -60,6 +84,9 @@ class StoppedError(Exception):
 class JudgeProcess:
     """A judging subprocess, started on first use and restarted after it was lost.
 
+    `seconds` limits the start and each study; above a resident memory of `memory_mb` the process is replaced;
+    `stop` is set when the node stops, and the process is then killed.
+
     Attributes:
         starts: number of processes started so far.
     """
@@ -67,14 +94,6 @@ class JudgeProcess:
     def __init__(
         self, factory: JudgeFactory, *, seconds: float, memory_mb: float, stop: threading.Event
     ) -> None:
-        """Set the limits; no process is started.
-
-        Args:
-            factory: creates the judge.
-            seconds: time limit for a study, and for the start.
-            memory_mb: resident memory above which the process is replaced, MB.
-            stop: set when the node stops; the process is then killed.
-        """
         self._factory, self._seconds, self._memory = factory, seconds, memory_mb * 1e6
         self._stop = stop
         self._process: multiprocessing.process.BaseProcess | None = None
@@ -105,24 +124,21 @@ class JudgeProcess:
             raise ModelError(str(value))
 
     def judge(self, study: Path, out: Path) -> list[Path]:
-        """Process one study; arguments and result as for `Judge`.
+        """Process one study; arguments and result as for `Judge`, errors as in the module's description.
 
         Raises:
-            StudyFailedError: the study cannot be processed.
-            JudgeLostError: the process was lost; try again.
-            DiskFullError: the disk is full; try again when there is room.
             ModelError: the model cannot be loaded.
             StoppedError: the node is stopping.
         """
         self.start()
         assert self._pipe is not None, "started"
         try:
-            _say(self._pipe, [str(study), str(out)])
+            _send(self._pipe, [str(study), str(out)])
         except OSError as error:
             self.end()
             raise JudgeLostError("the judging process ended") from error
         kind, value = self._answer()
-        if self._resident() > self._memory:
+        if self._is_too_large():
             self.end()  # between studies, so no work is lost
         if kind == "failed":
             raise StudyFailedError(value)
@@ -154,8 +170,7 @@ class JudgeProcess:
         while not reason:
             try:
                 if self._pipe.poll(_POLL_SECONDS):
-                    kind, value = _hear(self._pipe)
-                    return kind, value
+                    return _receive(self._pipe)
             except (EOFError, OSError):
                 self._process.join(1)
                 reason = f"the judging process ended with exit code {self._process.exitcode}"
@@ -164,18 +179,16 @@ class JudgeProcess:
                 break
             if time.monotonic() > until:
                 reason = f"the judging process took longer than {self._seconds:g} s"
-            elif self._resident() > self._memory:
+            elif self._is_too_large():
                 reason = f"the judging process took more than {self._memory / 1e6:g} MB"
         self.end()
         if self._stop.is_set():
             raise StoppedError
         raise JudgeLostError(reason)
 
-    def _resident(self) -> float:
-        """Resident memory of the child, bytes; 0 if it has ended or the value is unavailable."""
-        if self._process is None or self._process.pid is None:
-            return 0.0
-        return resident_bytes(self._process.pid)
+    def _is_too_large(self) -> bool:
+        pid = None if self._process is None else self._process.pid
+        return pid is not None and resident_bytes(pid) > self._memory
 
 
 def resident_bytes(pid: int) -> float:
@@ -187,13 +200,14 @@ def resident_bytes(pid: int) -> float:
     return float(pages * os.sysconf("SC_PAGE_SIZE"))
 
 
-def _say(pipe: Connection, message: Sequence[object]) -> None:
+def _send(pipe: Connection, message: Sequence[object]) -> None:
     """Send a message as JSON: the child decodes untrusted files, so the node must not unpickle its data."""
     pipe.send_bytes(json.dumps(message).encode())
 
 
-def _hear(pipe: Connection) -> Any:
-    return json.loads(pipe.recv_bytes())
+def _receive(pipe: Connection) -> tuple[str, Any]:
+    first, second = json.loads(pipe.recv_bytes())
+    return first, second
 
 
 def _serve(pipe: Connection, factory: JudgeFactory) -> None:
@@ -205,15 +219,15 @@ def _serve(pipe: Connection, factory: JudgeFactory) -> None:
     try:
         judge = factory()
     except IchMilError as error:
-        _say(pipe, ["unusable", str(error)])
+        _send(pipe, ["unusable", str(error)])
         return
-    _say(pipe, ["ready", ""])
+    _send(pipe, ["ready", ""])
     while True:
         try:
-            study, out = _hear(pipe)
+            study, out = _receive(pipe)
         except EOFError:
             return
-        _say(pipe, _judge(judge, Path(study), Path(out)))
+        _send(pipe, _judge(judge, Path(study), Path(out)))
 
 
 def _judge(judge: Judge, study: Path, out: Path) -> tuple[str, list[str] | str]:

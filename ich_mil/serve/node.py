@@ -1,27 +1,30 @@
 """DICOM node: listener, spool, workers, sender and status server, from start to a clean stop.
 
-In: `ServeSettings` and a factory of the judge. Out: results in the archive.
-
-    C-STORE -> Listener -> Spool -> Worker (JudgeProcess) -> Outbox -> Sender -> C-STORE
+C-STORE -> Listener -> Spool -> Worker (JudgeProcess) -> Outbox -> Sender -> C-STORE
 """
 
+import logging
 import os
 import signal
+import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import FileIO, TextIOWrapper
 from types import FrameType
 from typing import Any
 
 from ich_mil.serve.judging import JudgeFactory, JudgeProcess, StoppedError, resident_bytes
 from ich_mil.serve.listener import IDLE_SECONDS, Listener
-from ich_mil.serve.log import say
-from ich_mil.serve.metrics import Metrics
 from ich_mil.serve.sender import Sender
 from ich_mil.serve.settings import ServeSettings
 from ich_mil.serve.spool import Spool
-from ich_mil.serve.status import StatusServer
+from ich_mil.serve.status import ADDRESS, Metrics, StatusServer
 from ich_mil.serve.worker import Worker
+
+_LOG = logging.getLogger(__name__)
 
 CLEAN_SECONDS = 120.0
 """Interval between cleanings of the spool."""
@@ -48,15 +51,7 @@ class Node:
         self.settings = settings
         self.metrics = Metrics()
         self._stop, self._began = stop, time.monotonic()
-        self.spool = Spool(
-            settings.spool,
-            silence=settings.silence_seconds,
-            most_bytes=settings.spool_gb * 1e9,
-            least_free=settings.free_gb * 1e9,
-            keep=settings.keep_hours * 3600,
-            pause=settings.retry_seconds,
-            longest_pause=settings.longest_retry_seconds,
-        )
+        self.spool = Spool(settings)
         self.outbox = self.spool.outbox
         self._processes = [
             JudgeProcess(judge, seconds=settings.study_seconds, memory_mb=settings.memory_mb, stop=self._stop)
@@ -64,17 +59,10 @@ class Node:
         ]
         lost: Counter[str] = Counter()
         self.workers = [
-            Worker(self.spool, process, self.metrics, attempts=settings.attempts, lost=lost, stop=self._stop)
+            Worker(self.spool, process, self.metrics, lost=lost, stop=self._stop)
             for process in self._processes
         ]
-        self.sender = Sender(
-            self.outbox,
-            settings.archive,
-            self.metrics,
-            ae_title=settings.ae_title,
-            lost=self.spool.lost,
-            stop=self._stop,
-        )
+        self.sender = Sender(self.outbox, settings, self.metrics, lost=self.spool.lost, stop=self._stop)
         self.listener = Listener(settings, self.spool, self.metrics)
         self.status = StatusServer(settings.http_port, health=self.health, metrics=self.metrics_text)
         cleaner = threading.Thread(target=self._clean, name="cleaner", daemon=True)
@@ -117,11 +105,9 @@ class Node:
         problems = [worker.problem for worker in self.workers if worker.problem]
         dead = [thread for thread in self._threads if self._is_up and not thread.is_alive()]
         problems += [f"the {thread.name} thread does not run" for thread in dead]
-        if self.spool.is_full():
-            problems.append("the spool or its disk is full")
         archive = self.settings.archive.ae_title
         problems += sorted({f"{archive}: {delivery.error}" for delivery in waiting if delivery.error})
-        problems += [problem for problem in (self.sender.problem, self._clean_problem) if problem]
+        problems += filter(None, (self.spool.problem(), self.sender.problem, self._clean_problem))
         return {
             "status": "failing" if problems else "ok" if self._is_up else "starting",
             "problems": problems,
@@ -157,7 +143,7 @@ class Node:
                 self._clean_problem = ""
             except Exception as error:  # no error may end the cleaning thread
                 self._clean_problem = f"the spool cannot be cleaned: {type(error).__name__}: {error}"
-                say(self._clean_problem)
+                _LOG.error(self._clean_problem)
 
 
 def serve(settings: ServeSettings, judge: JudgeFactory) -> None:
@@ -175,21 +161,52 @@ def serve(settings: ServeSettings, judge: JudgeFactory) -> None:
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        node = Node(settings, judge, stop=stop)
-        try:
-            node.start()
-            say(
-                f"{settings.ae_title} listens on {settings.host}:{node.listener.port}, takes studies of "
-                f"{', '.join(settings.senders)}, sends to {settings.archive.ae_title}; "
-                f"status on http://127.0.0.1:{node.status.port}/health"
-            )
-            stop.wait()
-            say("stopping: no new connection, what is being judged goes back to the queue")
-        except StoppedError:
-            pass  # stopped while the model was loading
-        finally:
-            node.stop()
-        say("stopped")
+        with log_to_output():
+            node = Node(settings, judge, stop=stop)
+            try:
+                node.start()
+                _LOG.info(
+                    "%s listens on %s:%d, accepts studies from %s, sends to %s; status on http://%s:%d/health",
+                    *(settings.ae_title, settings.host, node.listener.port, ", ".join(settings.senders)),
+                    *(settings.archive.ae_title, ADDRESS, node.status.port),
+                )
+                stop.wait()
+                _LOG.info("stopping: connections are closed, studies in progress return to the queue")
+            except StoppedError:
+                pass  # stopped while the model was loading
+            finally:
+                node.stop()
+            _LOG.info("stopped")
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class _OutputHandler(logging.StreamHandler):
+    """Log to standard output, one line with a time stamp for each record.
+
+    A line that cannot be written, because the disk is full or the reader has closed the pipe, is dropped. The
+    buffer of sys.stdout is bypassed: what is left in it would fail the next flush, as at a process start.
+    """
+
+    def __init__(self) -> None:
+        raw: Any = FileIO(sys.stdout.fileno(), "w", closefd=False)
+        super().__init__(TextIOWrapper(raw, sys.stdout.encoding, "backslashreplace", write_through=True))
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z"))
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - a name of logging
+        """Drop the line."""
+
+
+@contextmanager
+def log_to_output() -> Iterator[None]:
+    """Write the log of the node to standard output within the block."""
+    log, handler = logging.getLogger("ich_mil.serve"), _OutputHandler()
+    level = log.level
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)

@@ -1,16 +1,16 @@
 """Outbox: durable queue of results for the archive.
 
-In: the DICOM files of a processed study. Out: deliveries, one at a time, until the archive has accepted all
-their files. `outbox/NAME.json` is a waiting delivery. `sent/NAME.json` is a finished one: sent, or superseded
-while it waited by the results of a more complete state of its study. The archive must not receive results of
-an older state after those of a newer one. Each file is sent at least once: a file sent just before a crash is
+`outbox/NAME.json` is a waiting delivery. `sent/NAME.json` is a finished one: sent, or superseded while it
+waited by the results of a more complete state of its study, since the archive must not receive results of an
+older state after those of a newer one. Each file is sent at least once: a file sent just before a crash is
 sent again, with the same SOP instance UID.
 """
 
 import json
+import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -19,23 +19,19 @@ from pydicom import dcmread
 from ich_mil.errors import DataError
 from ich_mil.files import write_json
 from ich_mil.serve.disk import digest_of
-from ich_mil.serve.log import say
+from ich_mil.serve.settings import ServeSettings
 
-_OLDER = "not sent, the results of more of the study go instead"
+_LOG = logging.getLogger(__name__)
+_SUPERSEDED = "not sent: results of a more complete state of the study replace it"
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """The results of one study.
+    """The results of one state of a study (`Job.name`).
 
-    Attributes:
-        name: name of the study's state (`Job.name`).
-        study_uid: StudyInstanceUID.
-        files: DICOM files still to be sent, relative to the spool.
-        sops: digests of the SOP instance UIDs of all files, to recognise results that are sent back to the
-            node.
-        attempts: number of failed sends.
-        error: reason of the last failed send, or why it will not be sent; '' if there is none.
+    `files` are still to be sent, relative to the spool; `sops` are digests of the SOP instance UIDs of all
+    files, to recognise results that are sent back; `attempts` counts failed sends, and `error` is the reason
+    of the last one, or why the delivery will not be sent.
     """
 
     name: str
@@ -47,19 +43,13 @@ class Delivery:
 
 
 class Outbox:
-    """Deliveries below the spool folder `root`; thread-safe."""
+    """Deliveries below the spool folder; thread-safe."""
 
-    def __init__(self, root: Path, *, pause: float, longest_pause: float) -> None:
-        """Read the existing deliveries; all waiting ones are due immediately.
-
-        Args:
-            root: the spool folder.
-            pause: seconds after the first failed send, doubled after each further failure.
-            longest_pause: maximum pause, seconds.
-        """
-        self.root = root = root.resolve()
-        self.waiting_folder, self.sent_folder = root / "outbox", root / "sent"
-        self._pause, self._longest = pause, longest_pause
+    def __init__(self, settings: ServeSettings) -> None:
+        """Read the existing deliveries; all waiting ones are due immediately."""
+        self.root = settings.spool.resolve()
+        self.waiting_folder, self.sent_folder = self.root / "outbox", self.root / "sent"
+        self._pause, self._longest = settings.retry_seconds, settings.longest_retry_seconds
         self._lock = threading.Lock()
         self._waiting: dict[str, Delivery] = {}
         self._due: dict[str, float] = {}  # on the clock of time.monotonic
@@ -70,10 +60,10 @@ class Outbox:
                 delivery = _read(path)
                 if delivery.name in self._ours:  # killed between writing one file and deleting the other
                     path.unlink()
-                    continue
-                self._ours[delivery.name] = frozenset(delivery.sops)
-                if folder is self.waiting_folder:
-                    self._waiting[delivery.name], self._due[delivery.name] = delivery, 0.0
+                elif folder is self.sent_folder:
+                    self._ours[delivery.name] = frozenset(delivery.sops)
+                else:
+                    self._add(delivery)
 
     def put(self, name: str, study_uid: str, files: Sequence[Path]) -> None:
         """Add a delivery; it supersedes waiting deliveries of the same study.
@@ -82,19 +72,17 @@ class Outbox:
             DataError: the delivery, or the end of a superseded delivery, cannot be written.
             Exception: as raised by pydicom for a file that is not DICOM.
         """
-        sops = tuple(
-            digest_of(str(dcmread(path, specific_tags=["SOPInstanceUID"]).SOPInstanceUID)) for path in files
-        )
-        delivery = Delivery(name, study_uid, tuple(str(path.relative_to(self.root)) for path in files), sops)
+        uids = [dcmread(path, specific_tags=["SOPInstanceUID"]).SOPInstanceUID for path in files]
+        names = tuple(str(path.relative_to(self.root)) for path in files)
+        delivery = Delivery(name, study_uid, names, tuple(digest_of(str(uid)) for uid in uids))
         with self._lock:
             # finish older deliveries first: after a kill in between, the study is judged again in order
             for older in [one for one in self._waiting.values() if one.study_uid == study_uid]:
-                self._finish(replace(older, error=_OLDER))
-                say(f"{older.name}: {_OLDER}")
+                self._finish(replace(older, error=_SUPERSEDED))
+                _LOG.info("%s: %s", older.name, _SUPERSEDED)
             # if this write fails, the delivery does not exist and its study is judged again
             write_json(self.waiting_folder / f"{name}.json", asdict(delivery))
-            self._ours[name] = frozenset(sops)
-            self._waiting[name], self._due[name] = delivery, 0.0
+            self._add(delivery)
 
     def due(self) -> Delivery | None:
         """The due delivery that has waited longest; None if none is due."""
@@ -147,23 +135,18 @@ class Outbox:
         with self._lock:
             return list(self._waiting.values())
 
-    def sent(self) -> Iterator[tuple[str, float]]:
-        """Name and time of completion of all finished deliveries."""
-        for path in self.sent_folder.glob("*.json"):
-            yield path.stem, path.stat().st_mtime
-
     def forget(self, name: str) -> None:
         """Delete the record of a finished delivery."""
         with self._lock:
             (self.sent_folder / f"{name}.json").unlink(missing_ok=True)
             self._ours.pop(name, None)
 
-    def _finish(self, delivery: Delivery) -> None:
-        """Move a delivery from waiting to finished.
+    def _add(self, delivery: Delivery) -> None:
+        self._ours[delivery.name] = frozenset(delivery.sops)
+        self._waiting[delivery.name], self._due[delivery.name] = delivery, 0.0
 
-        Raises:
-            DataError: the record cannot be written; the delivery stays waiting.
-        """
+    def _finish(self, delivery: Delivery) -> None:
+        """Move a delivery from waiting to finished; after a `DataError` it is still waiting."""
         path = self.sent_folder / f"{delivery.name}.json"
         write_json(path, asdict(delivery))
         (self.waiting_folder / path.name).unlink(missing_ok=True)
@@ -177,5 +160,5 @@ def _read(path: Path) -> Delivery:
         return Delivery(**{**values, "files": tuple(values["files"]), "sops": tuple(values["sops"])})
     except (OSError, TypeError, ValueError, KeyError) as error:
         raise DataError(
-            f"{path}: is no delivery of this version ({error}); move it away and start again"
+            f"{path}: is not a delivery of this version ({error}); move it away and start again"
         ) from error

@@ -1,10 +1,9 @@
 """Sender of results to the archive by C-STORE, with retries.
 
-In: an outbox. Out: each of its files in the archive, at least once.
-
 Source: DICOM PS3.4 B.2 (C-STORE), table B.2-1 (its statuses).
 """
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,11 +14,11 @@ from pynetdicom import AE
 from pynetdicom.association import Association
 
 from ich_mil.errors import IchMilError
-from ich_mil.serve.log import say
-from ich_mil.serve.metrics import Metrics
 from ich_mil.serve.outbox import Delivery, Outbox
-from ich_mil.serve.settings import ArchiveSettings
+from ich_mil.serve.settings import ServeSettings
+from ich_mil.serve.status import Metrics
 
+_LOG = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
 TIMEOUT_SECONDS = 30.0
 """Time limit for each response of the archive."""
@@ -31,6 +30,8 @@ _SILENT = "the archive does not answer"
 class Sender(threading.Thread):
     """Thread that empties the outbox.
 
+    `lost` is called with a delivery of which a file is missing, and must remove it from the outbox.
+
     Attributes:
         problem: why the last delivery could not be recorded, '' if it could. The reason of a failed send is
             in the waiting delivery.
@@ -39,26 +40,15 @@ class Sender(threading.Thread):
     def __init__(
         self,
         outbox: Outbox,
-        archive: ArchiveSettings,
+        settings: ServeSettings,
         metrics: Metrics,
         *,
-        ae_title: str,
         lost: Callable[[Delivery], None],
         stop: threading.Event,
     ) -> None:
-        """Set up the thread; it is not started.
-
-        Args:
-            outbox: results to send.
-            archive: destination.
-            metrics: counters of the node.
-            ae_title: AE title of this node.
-            lost: called with a delivery of which a file is missing; must remove it from the outbox.
-            stop: set when the node stops.
-        """
         super().__init__(name="sender", daemon=True)
-        self._outbox, self._archive, self._metrics = outbox, archive, metrics
-        self._ae_title, self._lost, self._stop_asked = ae_title, lost, stop
+        self._outbox, self._archive, self._metrics = outbox, settings.archive, metrics
+        self._ae_title, self._lost, self._stop_asked = settings.ae_title, lost, stop
         self.problem = ""
 
     def run(self) -> None:
@@ -72,7 +62,7 @@ class Sender(threading.Thread):
                 self.problem = ""
             except (IchMilError, OSError) as error:  # record not written: it will be sent again
                 self.problem = str(error)
-                say(f"{delivery.name}: {error}")
+                _LOG.error("%s: %s", delivery.name, error)
                 self._stop_asked.wait(TIMEOUT_SECONDS)
 
     def _deliver(self, delivery: Delivery) -> None:
@@ -80,7 +70,7 @@ class Sender(threading.Thread):
         gone = [name for name, path in zip(delivery.files, files, strict=True) if not path.exists()]
         if gone:
             self._lost(delivery)
-            say(f"{delivery.name}: {gone[0]} is gone, the study is judged again")
+            _LOG.warning("%s: %s is missing, the study is judged again", delivery.name, gone[0])
             return
         try:
             left, error = self._send(files)
@@ -89,14 +79,14 @@ class Sender(threading.Thread):
         self._metrics.add("results_sent_total", len(delivery.files) - len(left))
         if not left:
             self._outbox.took(delivery)
-            say(f"{delivery.name}: sent to {self._archive.ae_title}")
+            _LOG.info("%s: sent to %s", delivery.name, self._archive.ae_title)
             return
         if self._stop_asked.is_set():  # the archive is not at fault; due again at the next start
             return
         names = [str(path.relative_to(self._outbox.root)) for path in left]
         pause = self._outbox.postpone(delivery, names, error)
         self._metrics.add("sends_failed_total")
-        say(f"{delivery.name}: not sent ({error}), next try in {pause:.0f} s")
+        _LOG.warning("%s: not sent (%s), next try in %.0f s", delivery.name, error, pause)
 
     def _send(self, files: Sequence[Path]) -> tuple[list[Path], str]:
         """Send files over one association. Returns the files that were not accepted, and the last error."""
@@ -114,9 +104,9 @@ class Sender(threading.Thread):
             for path in files:
                 if self._stop_asked.is_set():
                     break
-                said = _store(association, path) if association.is_established else _SILENT
-                if said:
-                    error = said
+                failure = _store(association, path) if association.is_established else _SILENT
+                if failure:
+                    error = failure
                 else:
                     left.remove(path)
         finally:
@@ -144,7 +134,7 @@ def _store(association: Association, path: Path) -> str:
     try:
         status = association.send_c_store(path)
     except ValueError:  # raised by pynetdicom without an accepted context
-        return f"the archive takes no {dcmread(path, specific_tags=['SOPClassUID']).SOPClassUID.name}"
+        return f"the archive does not accept {dcmread(path, specific_tags=['SOPClassUID']).SOPClassUID.name}"
     if "Status" not in status:
         return _SILENT
     if status.Status == 0 or status.Status in _WARNINGS:
@@ -160,5 +150,5 @@ def _why_not(association: Association) -> str:
         names = dict.fromkeys(
             UID(context.abstract_syntax or "").name for context in association.rejected_contexts
         )
-        return f"the archive takes no {', '.join(names)}"
+        return f"the archive does not accept {', '.join(names)}"
     return "the archive cannot be reached" if association.is_aborted else "no association with the archive"

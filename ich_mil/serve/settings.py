@@ -1,7 +1,5 @@
 """Settings of a DICOM node: network addresses, allowed senders, resource limits.
 
-In: `configs/serve.yaml` through `ich_mil.settings.read_settings`. Out: a frozen `ServeSettings`.
-
 Source: DICOM PS3.5 table 6.2-1 (AE titles).
 """
 
@@ -27,20 +25,14 @@ def check_ae_title(name: str, title: str) -> None:
         )
 
 
-def _check_port(name: str, port: int) -> None:
-    if not 0 <= port <= 65535:
-        raise ValueError(f"{name} must be 0 (any free one) to 65535, got {port}")
+def _check_port(name: str, port: int, *, least: int) -> None:
+    if not least <= port <= 65535:
+        raise ValueError(f"{name} must be {least} to 65535, got {port}")
 
 
 @dataclass(frozen=True)
 class ArchiveSettings:
-    """Destination of the results.
-
-    Attributes:
-        ae_title: AE title of the archive.
-        host: host name or address.
-        port: DICOM port.
-    """
+    """AE title, host name or address, and DICOM port of the archive that receives the results."""
 
     ae_title: str
     host: str
@@ -50,8 +42,7 @@ class ArchiveSettings:
         check_ae_title("archive.ae_title", self.ae_title)
         if not self.host.strip():
             raise ValueError("archive.host must not be empty")
-        if not 1 <= self.port <= 65535:
-            raise ValueError(f"archive.port must be 1 to 65535, got {self.port}")
+        _check_port("archive.port", self.port, least=1)
 
 
 @dataclass(frozen=True)
@@ -113,8 +104,8 @@ class ServeSettings:
             raise ValueError("senders must name the AE titles that may send, at least one")
         for title in self.senders:
             check_ae_title("senders", title)
-        _check_port("port", self.port)
-        _check_port("http_port", self.http_port)
+        _check_port("port", self.port, least=0)
+        _check_port("http_port", self.http_port, least=0)
         check_least(self, workers=1, attempts=1, associations=1, free_gb=0, keep_hours=0)
         for name in (
             "silence_seconds",

@@ -1,18 +1,17 @@
-"""Worker thread: runs the judging process on complete studies of the spool, one at a time.
+"""Worker thread: runs the judging process on complete studies of the spool, one at a time."""
 
-In: a spool and a judging process. Out: results in the outbox, or a failure record in `failed/`.
-"""
-
+import logging
 import threading
 import time
 from collections import Counter
 
 from ich_mil.errors import IchMilError
 from ich_mil.serve.judging import JudgeProcess, StoppedError, StudyFailedError
-from ich_mil.serve.log import say
-from ich_mil.serve.metrics import Metrics
-from ich_mil.serve.spool import Job, Spool
+from ich_mil.serve.spool import Spool
+from ich_mil.serve.status import Metrics
+from ich_mil.serve.studies import Job
 
+_LOG = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
 """Polling interval for a complete study."""
 PAUSE_SECONDS = 5.0
@@ -21,6 +20,9 @@ PAUSE_SECONDS = 5.0
 
 class Worker(threading.Thread):
     """Thread with one judging process.
+
+    `lost` counts lost processes by job name and is shared by all workers. `stop` is set when the node stops;
+    the study in progress then returns to the queue.
 
     Attributes:
         problem: why the worker cannot work at the moment, '' if it can.
@@ -32,24 +34,12 @@ class Worker(threading.Thread):
         process: JudgeProcess,
         metrics: Metrics,
         *,
-        attempts: int,
         lost: Counter[str],
         stop: threading.Event,
     ) -> None:
-        """Set up the thread; it is not started.
-
-        Args:
-            spool: source of studies.
-            process: judging process.
-            metrics: counters of the node.
-            attempts: maximum number of attempts for a study whose process is lost.
-            lost: number of lost processes by job name, shared by all workers. A study is processed by one
-                worker at a time.
-            stop: set when the node stops; the study in progress returns to the queue.
-        """
         super().__init__(name="judge", daemon=True)
         self._spool, self._process, self._metrics = spool, process, metrics
-        self._attempts, self._lost, self._stop_asked = attempts, lost, stop
+        self._lost, self._stop_asked = lost, stop
         self.problem = ""
 
     def run(self) -> None:
@@ -74,18 +64,19 @@ class Worker(threading.Thread):
 
     def _pause(self, error: Exception, what: str) -> None:
         self.problem = str(error)
-        say(f"{what}: {error}")
+        _LOG.error("%s: %s", what, error)
         self._stop_asked.wait(PAUSE_SECONDS)
 
     def _judge(self, job: Job) -> None:
         out = self._spool.work(job)
         started = time.monotonic()
+        attempts = self._spool.settings.attempts
         try:
             files = self._process.judge(job.objects, out)
             if not files:
-                raise StudyFailedError("the judge made no result")
+                raise StudyFailedError("the judge wrote no result")
             if absent := [path.name for path in files if not path.is_file()]:
-                raise StudyFailedError(f"the judge has not made {absent[0]}, which it names")
+                raise StudyFailedError(f"the judge did not write {absent[0]}, which it returned")
             seconds = time.monotonic() - started
             self._spool.judged(job, files)
         except (StoppedError, IchMilError, OSError):
@@ -95,19 +86,19 @@ class Worker(threading.Thread):
         except Exception as error:  # the process was lost, or its results are invalid
             self._lost[job.name] += 1
             self._metrics.add("studies_tried_again_total")
-            if self._lost[job.name] < self._attempts:
-                say(f"{job.key}: {type(error).__name__}, it is tried again")
+            if self._lost[job.name] < attempts:
+                _LOG.warning("%s: %s, to be tried again", job.key, type(error).__name__)
                 self._spool.back(job)
             else:
-                self._fail(job, f"{error}; tried {self._attempts} times")
+                self._fail(job, f"{error}; tried {attempts} times")
         else:
             self._lost.pop(job.name, None)
             self._metrics.add("studies_judged_total")
             self._metrics.add("judge_seconds_total", seconds)
-            say(f"{job.key}: judged in {seconds:.1f} s, {len(files)} files to send")
+            _LOG.info("%s: judged in %.1f s, %d files to send", job.key, seconds, len(files))
 
     def _fail(self, job: Job, reason: str) -> None:
         self._lost.pop(job.name, None)
         self._spool.fail(job, reason)
         self._metrics.add("studies_failed_total")
-        say(f"{job.key}: failed, see failed/{job.name}.json in the spool")
+        _LOG.warning("%s: failed, see failed/%s.json in the spool", job.key, job.name)

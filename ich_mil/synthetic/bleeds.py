@@ -67,7 +67,7 @@ class Insertion:
 
     Attributes:
         slices: (k,) indices of the changed slices in the scan, ascending.
-        hu: (k, H, W) int16 HU of these slices after the insertion.
+        hu: (k, H, W) HU of these slices after the insertion.
         shown: (k,) whether the slice contains at least `LEAST_AREA` of the shape.
     """
 
@@ -80,10 +80,7 @@ def inside_skull(hu: NDArray[np.int16]) -> Mask:
     """Mask (n, h, w) of the cells inside the skull: on each slice, the largest region enclosed by bone.
 
     The mask of a slice is empty if that region is not mostly in the HU range of brain, as below the skull
-    base.
-
-    Args:
-        hu: (n, H, W) Hounsfield units.
+    base. `hu` is (n, H, W).
     """
     cell = _cell(hu.shape)
     h, w = cells_of(hu.shape)
@@ -112,17 +109,10 @@ def insert(
     *,
     blood: bool,
 ) -> Insertion | None:
-    """Draw one bleed, or one control with the same distribution of shapes, into a scan.
+    """Draw one bleed (fill `BLOOD`), or one control (fill `GREY`), into a scan.
 
-    Args:
-        hu: (n, H, W) Hounsfield units; not modified.
-        heights: (n,) height of each slice in mm.
-        inside: (n, h, w) mask from `inside_skull`.
-        rng: random generator. From the same state, blood and control have the same shape.
-        blood: fill with `BLOOD`, else with `GREY`.
-
-    Returns:
-        The changed slices, or None if no slice has room for the shape.
+    From the same state of `rng`, blood and control have the same shape. `hu` (n, H, W) is not modified,
+    `heights` (n,) are in mm, `inside` (n, h, w) comes from `inside_skull`. None: no slice has room.
     """
     area = inside.sum(axis=(1, 2))  # (n,) cells
     if not area.any():
@@ -142,7 +132,7 @@ def insert(
             oedema = rng.uniform(*OEDEMA)
             drawn = hu[eligible[near]]
             for one, room, away in zip(drawn, inside[near], shape, strict=True):
-                _fill(one, room, away, rim=rim, fill=fill, oedema=oedema, mm=mm, rng=rng)
+                _fill(one, room, away, rim, fill, oedema, mm, rng)
             return Insertion(slices=eligible[near], hu=drawn, shown=shown)
     return None
 
@@ -153,7 +143,7 @@ def _under_skull(
     """Lens or crescent with thickness T √(1 - ρ²), ρ the distance from its centre in half lengths.
 
     Returns:
-        (m,) indices of the slices that the shape may reach; (m, h, w) signed distance [mm] to the surface,
+        Indices (m,) of the slices that the shape may reach; signed distance (m, h, w) [mm] to the surface,
         positive inside the shape, exact down to -`EDGE` and one cell beyond; width of the rim [mm]: 0.
     """
     lens = rng.random() < 0.7
@@ -178,11 +168,9 @@ def _under_skull(
 def _in_brain(
     inside: Mask, heights: NDArray[np.float64], centre: int, mm: float, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], Field, float]:
-    """Ragged ellipsoid with half axes a, b, c; ρ is the distance from its centre in half axes.
+    """Ragged ellipsoid with half axes a, b, c; its signed distance is (1 - ρ) b, with ρ in half axes.
 
-    Returns:
-        (m,) indices of the slices that the shape may reach; (m, h, w) approximate signed distance [mm] to the
-        surface, (1 - ρ) b; width of the rim [mm].
+    Returns as `_under_skull`.
     """
     a = rng.uniform(5, 18)
     b, c = a * rng.uniform(0.6, 1.0), a * rng.uniform(0.6, 1.2)
@@ -203,7 +191,6 @@ def _fill(
     hu: NDArray[np.int16],
     inside: Mask,
     shape: Field,
-    *,
     rim: float,
     fill: float,
     oedema: float,

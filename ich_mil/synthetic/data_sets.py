@@ -10,10 +10,9 @@ therefore be made in any order or in parallel, and the same seed gives the same 
 
 import argparse
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pandas as pd
@@ -26,8 +25,6 @@ from ich_mil.files import write_text
 from ich_mil.synthetic.encoding import ENCODINGS, Encoding, make_image, save_image
 from ich_mil.synthetic.head import SITE_A, SITE_B, Site
 from ich_mil.synthetic.study import MIN_SIZE, SUBTYPES, Phantom, SeriesPlan, make_phantom, make_series
-
-T = TypeVar("T")
 
 __all__ = ["SITE_A", "SITE_B", "SUBTYPES", "Phantom", "Site", "make_phantom", "write_cq500", "write_rsna"]
 
@@ -68,10 +65,6 @@ class Study:
     encoding: Encoding
 
 
-def _digest(length: int, *parts: object) -> str:
-    return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:length]
-
-
 def _plan_studies(n_studies: int, seed: int, site: Site) -> list[Study]:
     """Draw bleeds, patients and encodings; every encoding occurs if there are enough studies."""
     if n_studies < 1:
@@ -107,21 +100,19 @@ def _empty_folder(root: Path) -> None:
 
 def _write_rsna_study(folder: Path, study: Study, seed: int, size: int) -> list[list[tuple[str, int]]]:
     """Write one study and return the label rows of each image."""
-    site = SITE_A
-    phantom = make_phantom(_study_rng(seed, site, study.index), bleeds=study.bleeds, site=site, size=size)
+    phantom = make_phantom(_study_rng(seed, SITE_A, study.index), bleeds=study.bleeds, site=SITE_A, size=size)
+
+    def name(length: int, level: str, *numbers: int) -> str:
+        text = "/".join(map(str, (seed, SITE_A.name, level, *numbers)))
+        return "ID_" + hashlib.sha256(text.encode()).hexdigest()[:length]
+
+    uids = {level: name(10, level, study.index) for level in ("study", "series")}
     rows = []
     with disable_value_validation():  # RSNA 2019 uses 'ID_...', which is not a valid UID
         for index, labels in enumerate(phantom.subtype_labels.tolist()):
-            sop = "ID_" + _digest(9, seed, site.name, "sop", study.index, index)
-            image = make_image(
-                phantom,
-                index,
-                study.encoding,
-                sop=sop,
-                study="ID_" + _digest(10, seed, site.name, "study", study.index),
-                series="ID_" + _digest(10, seed, site.name, "series", study.index),
-            )
-            image.PatientID = "ID_" + _digest(8, seed, site.name, "patient", study.patient)
+            sop = name(9, "sop", study.index, index)
+            image = make_image(phantom, index, study.encoding, sop=sop, **uids)
+            image.PatientID = name(8, "patient", study.patient)
             image.StudyID = ""
             if study.encoding.explicit:
                 image.WindowCenter, image.WindowWidth = "30", "80"
@@ -136,13 +127,6 @@ def _write_rsna_study(folder: Path, study: Study, seed: int, size: int) -> list[
 def write_rsna(root: Path, *, n_studies: int, seed: int, size: int = 256, n_jobs: int = -1) -> None:
     """Write a synthetic data set in the layout of RSNA 2019, with labels in `root/stage_2_train.csv`.
 
-    Args:
-        root: output folder.
-        n_studies: number of studies, at least 1.
-        seed: random seed.
-        size: rows and columns of a slice.
-        n_jobs: number of parallel jobs, as in joblib.
-
     Raises:
         DataError: `root` exists and is not an empty folder, or cannot be created.
     """
@@ -150,7 +134,7 @@ def write_rsna(root: Path, *, n_studies: int, seed: int, size: int = 256, n_jobs
     folder = root / "stage_2_train"
     folder.mkdir()
     studies = _plan_studies(n_studies, seed, SITE_A)
-    made = _in_parallel(lambda study: _write_rsna_study(folder, study, seed, size), studies, n_jobs)
+    made = Parallel(n_jobs)(delayed(_write_rsna_study)(folder, study, seed, size) for study in studies)
     images = sorted((rows for study in made for rows in study), key=lambda rows: rows[0][0])
     rng = np.random.default_rng([seed, *SITE_A.name.encode(), 3])
     images = [images[k] for k in rng.permutation(len(images))]
@@ -176,25 +160,19 @@ def _write_cq500_study(
     root: Path, study: Study, plans: list[tuple[str, SeriesPlan]], seed: int, size: int
 ) -> dict[str, int]:
     """Write one study and return the findings of its first series, by name of the reader column."""
-    site = SITE_B
-    rng = _study_rng(seed, site, study.index)
-    cuts = make_series(rng, [plan for _, plan in plans], bleeds=study.bleeds, site=site, size=size)
+    rng = _study_rng(seed, SITE_B, study.index)
+    cuts = make_series(rng, [plan for _, plan in plans], bleeds=study.bleeds, site=SITE_B, size=size)
     folder = root / f"CQ500CT{study.index} CQ500CT{study.index}" / "Unknown Study"
     encoding = ENCODINGS[1 + study.index % 2]
-    key = ("cq500", str(seed), site.name, str(study.index))
+    key = ("cq500", str(seed), SITE_B.name, str(study.index))
     for (name, plan), phantom in zip(plans, cuts, strict=True):
         (folder / name).mkdir(parents=True)
         n = len(phantom.hu)
         for number in range(n):
             place = number if study.index % 2 else n - 1 - number  # some scanners start at the top
-            image = make_image(
-                phantom,
-                place,
-                encoding,
-                sop=generate_uid(entropy_srcs=[*key, name, str(place)]),
-                study=generate_uid(entropy_srcs=[*key, "study"]),
-                series=generate_uid(entropy_srcs=[*key, name]),
-            )
+            parts = {"sop": [name, str(place)], "study": ["study"], "series": [name]}
+            uids = {level: generate_uid(entropy_srcs=[*key, *own]) for level, own in parts.items()}
+            image = make_image(phantom, place, encoding, **uids)
             image.SOPClassUID = CTImageStorage
             image.file_meta.MediaStorageSOPInstanceUID = image.SOPInstanceUID
             image.ImageType = ["ORIGINAL", "PRIMARY", "AXIAL"]
@@ -212,15 +190,12 @@ def _write_cq500_study(
     masks = cuts[0].masks
     found = {short: int((masks == SUBTYPES.index(name) + 1).any()) for short, name in READER_COLUMNS.items()}
     half = masks.shape[2] // 2  # the patient's left is at the right of the picture
-    sides = {
-        "BleedLocation-Left": int(masks[:, :, half:].any()),
-        "BleedLocation-Right": int(masks[:, :, :half].any()),
-    }
-    return {"ICH": cuts[0].label} | found | sides
+    left, right = int(masks[:, :, half:].any()), int(masks[:, :, :half].any())
+    return {"ICH": cuts[0].label} | found | {"BleedLocation-Left": left, "BleedLocation-Right": right}
 
 
 def _reads(
-    rng: np.random.Generator, study: Study, truth: dict[str, int], *, dissent: bool
+    rng: np.random.Generator, study: Study, truth: dict[str, int], dissent: bool
 ) -> dict[str, str | int]:
     """One row of `reads.csv` for three readers; with `dissent` one of them reports the wrong ICH finding."""
     wrong = dict.fromkeys(truth, 0)
@@ -239,13 +214,6 @@ def _reads(
 def write_cq500(root: Path, *, n_studies: int, seed: int, size: int = 256, n_jobs: int = -1) -> None:
     """Write a synthetic data set in the layout of CQ500, with the readers' findings in `root/reads.csv`.
 
-    Args:
-        root: output folder.
-        n_studies: number of studies, at least 1.
-        seed: random seed.
-        size: rows and columns of a slice.
-        n_jobs: number of parallel jobs, as in joblib.
-
     Raises:
         DataError: `root` exists and is not an empty folder, or cannot be created.
     """
@@ -254,24 +222,14 @@ def write_cq500(root: Path, *, n_studies: int, seed: int, size: int = 256, n_job
     rng = np.random.default_rng([seed, *SITE_B.name.encode(), 4])
     orders = rng.permutation(n_studies).tolist()
     dissent = rng.permutation(n_studies) < max(round(DISAGREE * n_studies), 1)
-
-    def write(study: Study) -> dict[str, int]:
-        plans = _series_of(study, n_studies, orders[study.index])
-        return _write_cq500_study(root, study, plans, seed, size)
-
-    truths = _in_parallel(write, studies, n_jobs)
-    rows = [
-        _reads(rng, study, truth, dissent=bool(dissent[study.index]))
-        for study, truth in zip(studies, truths, strict=True)
-    ]
+    plans = [_series_of(study, n_studies, order) for study, order in zip(studies, orders, strict=True)]
+    truths = Parallel(n_jobs)(
+        delayed(_write_cq500_study)(root, study, plan, seed, size)
+        for study, plan in zip(studies, plans, strict=True)
+    )
+    rows = [_reads(rng, *one) for one in zip(studies, truths, dissent.tolist(), strict=True)]
     table = pd.DataFrame([rows[k] for k in rng.permutation(n_studies)])
     write_text(root / "reads.csv", table.to_csv(index=False, lineterminator="\n"))
-
-
-def _in_parallel(work: Callable[[Study], T], studies: list[Study], n_jobs: int) -> list[T]:
-    """Apply `work` to all studies in parallel; results in the order of `studies`."""
-    made: list[T] = Parallel(n_jobs=n_jobs)(delayed(work)(study) for study in studies)
-    return made
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -280,19 +238,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         description="Write synthetic head CT: OUT/site_a (RSNA), OUT/site_b (CQ500)."
     )
     parser.add_argument("out", type=Path)
-    parser.add_argument("--studies-a", type=int, default=84)
-    parser.add_argument("--studies-b", type=int, default=30)
-    parser.add_argument("--size", type=int, default=256)
-    parser.add_argument("--seed", type=int, default=0)
+    options = {"--studies-a": (84, 1), "--studies-b": (30, 1), "--size": (256, MIN_SIZE), "--seed": (0, 0)}
+    for option, (default, _) in options.items():
+        parser.add_argument(option, type=int, default=default)
     args = parser.parse_args(argv)
-    for name, least in (("studies_a", 1), ("studies_b", 1), ("size", MIN_SIZE), ("seed", 0)):
-        if (value := getattr(args, name)) < least:  # check before any folder is created
-            parser.exit(2, f"--{name.replace('_', '-')} must be at least {least}, got {value}\n")
+    for option, (_, least) in options.items():
+        if (value := getattr(args, option[2:].replace("-", "_"))) < least:  # before any folder is created
+            parser.exit(2, f"{option} must be at least {least}, got {value}\n")
     counts = []
-    for name, write, n_studies in (
-        ("site_a", write_rsna, args.studies_a),
-        ("site_b", write_cq500, args.studies_b),
-    ):
+    sites = {"site_a": (write_rsna, args.studies_a), "site_b": (write_cq500, args.studies_b)}
+    for name, (write, n_studies) in sites.items():
         try:
             write(args.out / name, n_studies=n_studies, seed=args.seed, size=args.size)
         except DataError as error:

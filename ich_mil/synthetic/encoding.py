@@ -4,7 +4,6 @@ In: a `Phantom`, the index of a slice, an `Encoding` and three UIDs. Out: a pydi
 elements of RSNA 2019; the caller adds the elements of its layout.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +20,6 @@ class Encoding(NamedTuple):
     """Encoding of HU as stored values.
 
     Attributes:
-        name: name of the encoding.
         bits: BitsStored.
         signed: True for PixelRepresentation 1.
         intercept: RescaleIntercept as text, HU.
@@ -65,7 +63,7 @@ def stored_values(hu: NDArray[np.int16], encoding: Encoding) -> bytes:
     return stored.astype("<i2" if encoding.signed else "<u2").tobytes()
 
 
-def _decimal(values: Sequence[float]) -> list[str]:
+def _decimal(*values: float) -> list[str]:
     """Format DS values with six decimals, as in RSNA 2019 (at most 16 characters, PS3.5 6.2)."""
     return [f"{value:.6f}" for value in values]
 
@@ -75,15 +73,7 @@ def make_image(
 ) -> Dataset:
     """Create the data set of one slice, with the elements common to both layouts.
 
-    Position and orientation follow DICOM PS3.3 C.7.6.2.1.1.
-
-    Args:
-        phantom: synthetic series.
-        index: index of the slice.
-        encoding: encoding of the pixels.
-        sop: SOPInstanceUID.
-        study: StudyInstanceUID.
-        series: SeriesInstanceUID.
+    Position and orientation follow DICOM PS3.3 C.7.6.2.1.1. `sop`, `study` and `series` are instance UIDs.
     """
     image = Dataset()
     meta = FileMetaDataset()
@@ -98,11 +88,11 @@ def make_image(
     rows, columns = phantom.hu.shape[1:]
     height = phantom.origin_z + index * phantom.spacing / np.cos(tilt)
     left, front = (columns - 1) / 2 * phantom.pixel, (rows - 1) / 2 * phantom.pixel
-    image.ImagePositionPatient = _decimal([-left, -front * np.cos(tilt), height + front * np.sin(tilt)])
-    image.ImageOrientationPatient = _decimal([1, 0, 0, 0, np.cos(tilt), -np.sin(tilt)])
+    image.ImagePositionPatient = _decimal(-left, -front * np.cos(tilt), height + front * np.sin(tilt))
+    image.ImageOrientationPatient = _decimal(1, 0, 0, 0, np.cos(tilt), -np.sin(tilt))
     image.SamplesPerPixel, image.PhotometricInterpretation = 1, "MONOCHROME2"
     image.Rows, image.Columns = rows, columns
-    image.PixelSpacing = _decimal([phantom.pixel, phantom.pixel])
+    image.PixelSpacing = _decimal(phantom.pixel, phantom.pixel)
     image.BitsAllocated, image.BitsStored, image.HighBit = 16, encoding.bits, encoding.bits - 1
     image.PixelRepresentation = int(encoding.signed)
     image.RescaleIntercept, image.RescaleSlope = encoding.intercept, "1"

@@ -1,16 +1,23 @@
 """Random parameters of a synthetic head CT: anatomy, pose and scanner characteristics.
 
 In: a numpy Generator. Out: a `Head` (anatomy and pose) and a `Look` (scanner characteristics), from which
-`phantom_tissue` computes slices. Points are (x, y, z) in the frame of the head [mm]: x to the left, y to the
-back, z up, as in DICOM. The origin lies between the thalami.
+`tissue` computes slices. Points are (x, y, z) in the frame of the head [mm]: x to the left, y to the back,
+z up, as in DICOM. The origin lies between the thalami.
 
 Shapes: K waves.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+Image = NDArray[Any]
+"""Array (H, W), float32 or bool."""
+
+SKULL_POWER = 2.3
+"""Exponent of the superellipsoid of the inner table; 2 is an ellipsoid."""
 
 
 @dataclass(frozen=True)
@@ -179,3 +186,55 @@ def draw_head(rng: np.random.Generator) -> Head:
         rays=np.column_stack([rng.integers(3, 15, 5), rng.uniform(0, 2 * np.pi, 5)]),
         stones=_draw_stones(rng),
     )
+
+
+def wave_sum(waves: NDArray[np.float64], x: Image, y: Image, z: Image) -> Image:
+    """Sum of the sines of K plane waves `waves` (K, 4), in -K..K."""
+    total = np.zeros(x.shape, np.float32)
+    for kx, ky, kz, phase in waves.astype(np.float32):
+        total += np.sin(kx * x + ky * y + kz * z + phase)
+    return total
+
+
+def places(head: Head, look: Look, z: float, size: int) -> tuple[Image, Image, Image]:
+    """Pixel coordinates x, y, z in the head frame [mm] for a slice at `z` on the scanner axis [mm]."""
+    step = look.fov / size
+    line = ((np.arange(size) - (size - 1) / 2) * step).astype(np.float32)
+    tilt = np.deg2rad(look.tilt)
+    column, row = np.meshgrid(line, line)
+    scanner = (column - head.shift[0], row * np.cos(tilt) - head.shift[1], z - row * np.sin(tilt))
+    turn = head.rotation
+    parts = [np.asarray(part, np.float32) for part in scanner]
+    x, y, zz = (sum(np.float32(turn[i, j]) * parts[j] for j in range(3)) for i in range(3))
+    return np.asarray(x), np.asarray(y), np.asarray(zz)
+
+
+def vault_depth(head: Head, x: Image, y: Image, z: Image) -> Image:
+    """Depth below the inner table [mm], negative outside: (1 - ρ) / |∇ρ| of a superellipsoid."""
+    a, b, c = (np.float32(axis) for axis in head.axes)
+    width = a * (1 + np.float32(head.egg) * np.clip(y / b, -1, 1))
+    height = np.where(z > 0, c, np.float32(2.2) * c)
+    u, v, w = np.abs(x) / width, np.abs(y) / b, np.abs(z) / height
+    power = np.float32(SKULL_POWER)
+    up, vp, wp = u**power, v**power, w**power
+    total = up + vp + wp + np.float32(1e-6)
+    tiny = np.float32(1e-3)
+    slope = np.sqrt(
+        (up / (u + tiny) / width) ** 2 + (vp / (v + tiny) / b) ** 2 + (wp / (w + tiny) / height) ** 2
+    )
+    rho = total ** (1 / power)
+    return np.asarray(np.clip((1 - rho) * total / (rho * slope + np.float32(1e-6)), -90, 60), np.float32)
+
+
+def head_box(head: Head, look: Look, z: float, size: int) -> tuple[slice, slice]:
+    """Rows and columns that contain the head, from a coarse grid; empty without a head."""
+    coarse = 48
+    near = vault_depth(head, *places(head, look, z, coarse)) > -1.5 * head.skull - 1.5 * head.scalp - 8
+    if not near.any():
+        return slice(0, 0), slice(0, 0)
+    box = []
+    for axis in (1, 0):
+        found = np.flatnonzero(near.any(axis=axis)) / coarse * size
+        margin = 2 * size / coarse
+        box.append(slice(max(int(found[0] - margin), 0), min(int(found[-1] + margin) + 1, size)))
+    return box[0], box[1]

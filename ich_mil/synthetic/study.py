@@ -4,42 +4,23 @@ In: a numpy Generator, the names of the bleeds, and a `Site`. Out: a `Phantom`: 
 and a bleed label per pixel. Blood is added to the finished head. Pixels outside the masks are therefore the
 same with and without bleeds, and the noise inside the masks does not change.
 
-Acute blood has 50-80 HU, brain 25-45 HU (Parizel et al., Eur Radiol 2001, 10.1007/s003300000800). An
-epidural bleed is a lens below the vault, a subdural bleed a crescent, and an intraparenchymal bleed a lump.
-Subarachnoid blood fills sulci or cisterns. Intraventricular blood settles at the back of the ventricles,
-because the patient is supine.
-
 Shapes: n slices, H = W = size pixels.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ich_mil.synthetic.head import Head, Look, Site, draw_head, draw_look, draw_waves
-from ich_mil.synthetic.tissue import (
-    HU_AIR,
-    HU_MAX,
-    Fields,
-    Image,
-    draw_noise,
-    slice_fields,
-    vault_depth,
-    wave_sum,
-)
+from ich_mil.synthetic.bleed_shapes import SUBTYPES, Bleed, draw_bleed
+from ich_mil.synthetic.head import Head, Image, Look, Site, draw_head, draw_look, wave_sum
+from ich_mil.synthetic.tissue import HU_AIR, HU_MAX, Fields, draw_noise, slice_fields
 
-SUBTYPES = ("epidural", "intraparenchymal", "intraventricular", "subarachnoid", "subdural")
 SLICES = (24, 57)
 """Minimum and maximum number of slices of a study: the range of the RSNA subset in the literature."""
-BLOOD_HU = (68.0, 78.0)
-"""Range of the mean HU of a bleed; the texture varies by ±4 HU."""
 MIN_FRACTION = 0.006
-"""Minimum blood area on a slice, as a fraction of the largest brain area of the scan.
-
-Smaller areas are removed, so that slice labels are unambiguous.
-"""
+"""Minimum blood area on a slice, as a fraction of the largest brain area; smaller areas are removed."""
 PEAK_FRACTION = 0.04
 """Minimum area of a bleed on its largest slice, as a fraction of the largest brain area."""
 MIN_POSITIVE_SLICES = 5
@@ -52,26 +33,6 @@ MIN_RISE = 6.0
 TRIES = 80
 MIN_SIZE = 16
 """Minimum number of rows and columns: smaller slices show no head."""
-
-Shape = Callable[[Fields], Image]
-"""Signed distance to the surface of a bleed [mm], negative inside."""
-
-
-@dataclass(frozen=True)
-class Bleed:
-    """One bleed.
-
-    Attributes:
-        kind: index in `SUBTYPES`.
-        shape: signed distance function.
-        hu: mean density [HU].
-        texture: (K, 4) waves of the density.
-    """
-
-    kind: int
-    shape: Shape
-    hu: float
-    texture: NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -124,110 +85,6 @@ class Phantom:
         return int(self.slice_labels.max())
 
 
-def _surface_point(rng: np.random.Generator, head: Head, heights: tuple[float, float]) -> NDArray[np.float64]:
-    """Draw a point on the inner table of the vault, with a height [mm] in the range `heights`."""
-    height = rng.uniform(*heights)
-    angle = rng.uniform(0, 2 * np.pi) if height > 0 else rng.uniform(-0.2, np.pi + 0.2)
-    reach = np.linspace(5, 110, 421, dtype=np.float32)
-    x, y = reach * np.float32(np.cos(angle)), reach * np.float32(np.sin(angle))
-    depth = vault_depth(head, x, y, np.full_like(x, height))
-    last = int(np.argmax(depth < 0))
-    return np.array([x[last], y[last], height])
-
-
-def _epidural(rng: np.random.Generator, head: Head, grow: float) -> Shape:
-    px, py, pz = _surface_point(rng, head, (-30, 0.68 * head.axes[2])).astype(np.float32)
-    thick = np.float32(rng.uniform(11, 21) * grow**0.5)
-    length, tall = (np.float32(rng.uniform(20, 33) * grow), np.float32(rng.uniform(18, 32) * grow))
-    norm = np.hypot(px, py)
-    nx, ny = px / norm, py / norm
-
-    def shape(f: Fields) -> Image:
-        dx, dy, dz = f.x - px, f.y - py, f.z - pz
-        along = (dx * ny - dy * nx) / length
-        far = np.where(dx * nx + dy * ny < -45, np.float32(9), np.float32(0))
-        return f.vault - thick * (1 - along**2 - (dz / tall) ** 2) + far
-
-    return shape
-
-
-def _subdural(rng: np.random.Generator, head: Head, grow: float) -> Shape:
-    side = np.float32(rng.choice((-1.0, 1.0)))
-    middle = np.float32(np.deg2rad(rng.uniform(-35, 35)))
-    half = np.float32(np.deg2rad(rng.uniform(45, 75)))
-    height, tall = np.float32(rng.uniform(-15, 48)), np.float32(rng.uniform(26, 42) * grow)
-    thick = np.float32(rng.uniform(6, 12) * grow**0.5)
-
-    def shape(f: Fields) -> Image:
-        angle = np.arctan2(f.y, f.x * side)
-        fade = 1 - ((angle - middle) / half) ** 2 - ((f.z - height) / tall) ** 2
-        crescent = (
-            f.vault - thick * np.sqrt(np.maximum(fade, 0)) + np.where(fade <= 0, np.float32(9), np.float32(0))
-        )
-        return np.maximum(crescent, 3 - f.x * side)
-
-    return shape
-
-
-def _intraparenchymal(rng: np.random.Generator, head: Head, grow: float) -> Shape:
-    while True:
-        centre = rng.uniform((-52, -62, -42), (52, 62, 58))
-        deep = vault_depth(head, *(np.array([part], np.float32) for part in centre))[0]
-        low = (centre[2] < -12 and centre[1] < -20) or (centre[2] < -25 and centre[1] < 20)
-        if deep > 14 and abs(centre[0]) > 8 and not low:
-            break
-    cx, cy, cz = centre.astype(np.float32)
-    rx, ry = (rng.uniform(9, 20, 2) * grow).astype(np.float32)
-    rz = np.float32(rng.uniform(15, 24) * grow)
-    lumps = draw_waves(rng, 4, (14, 30))
-
-    def shape(f: Fields) -> Image:
-        radius = np.sqrt(((f.x - cx) / rx) ** 2 + ((f.y - cy) / ry) ** 2 + ((f.z - cz) / rz) ** 2)
-        away = (radius - 1) * min(rx, ry) + 1.0 * wave_sum(lumps, f.x, f.y, f.z)
-        return np.maximum(away, 2.5 - f.depth)
-
-    return shape
-
-
-def _subarachnoid(rng: np.random.Generator, head: Head, grow: float) -> Shape:
-    if rng.random() < 0.4:
-        centre = np.array([rng.normal(0, 8), rng.normal(-6, 6), rng.uniform(-14, 2)])
-        reach = np.array([48.0, 42.0, 24.0])
-    else:
-        centre = _surface_point(rng, head, (-5, 0.75 * head.axes[2]))
-        reach = rng.uniform((34, 34, 24), (50, 50, 36))
-    cx, cy, cz = centre.astype(np.float32)
-    rx, ry, rz = (reach * grow).astype(np.float32)
-    swell = np.float32(rng.uniform(0.8, 1.4) * grow)
-
-    def shape(f: Fields) -> Image:
-        radius = np.sqrt(((f.x - cx) / rx) ** 2 + ((f.y - cy) / ry) ** 2 + ((f.z - cz) / rz) ** 2)
-        return np.maximum(f.cistern - swell * (1.4 - radius), 12 * (radius - 1))
-
-    return shape
-
-
-def _intraventricular(rng: np.random.Generator, head: Head, grow: float) -> Shape:
-    level = np.float32(rng.uniform(-15, 32) - 25 * (grow - 1))
-    side = rng.choice((-1.0, 0.0, 0.0, 1.0)) if grow < 1.15 else 0.0
-
-    def shape(f: Fields) -> Image:
-        away = np.maximum(f.ventricle - np.float32(0.6 * grow), level - f.y)
-        return np.maximum(away, -np.float32(side) * f.x) if side else away
-
-    return shape
-
-
-_DRAW = dict(
-    zip(SUBTYPES, (_epidural, _intraparenchymal, _intraventricular, _subarachnoid, _subdural), strict=True)
-)
-
-
-def _draw_bleed(rng: np.random.Generator, head: Head, name: str, grow: float) -> Bleed:
-    shape = _DRAW[name](rng, head, grow)
-    return Bleed(SUBTYPES.index(name), shape, float(rng.uniform(*BLOOD_HU)), draw_waves(rng, 4, (10, 40)))
-
-
 def _weights(bleed: Bleed, f: Fields, offset: float) -> tuple[Image, Image]:
     """Blood fraction (H, W) of each pixel, 0 where no blood is allowed, and HU (H, W) of the blood."""
     weight = np.clip(0.5 - bleed.shape(f) / (2 * EDGE_MM), 0, 1).astype(np.float32)
@@ -242,11 +99,7 @@ def _weights(bleed: Bleed, f: Fields, offset: float) -> tuple[Image, Image]:
 def _lay(
     bleeds: Sequence[Bleed], cut: Sequence[Fields], offset: float
 ) -> tuple[Image, NDArray[np.uint8], int]:
-    """Combine bleeds on all slices.
-
-    Returns:
-        HU increase (n, H, W), masks (n, H, W), and the largest brain area of a slice [pixels].
-    """
+    """HU increase (n, H, W) by bleeds, masks (n, H, W), and the largest brain area of a slice [pixels]."""
     brain = max(max(int((f.depth > 0).sum()) for f in cut), 1)
     added = np.zeros((len(cut), *cut[0].hu.shape), np.float32)
     masks = np.zeros(added.shape, np.uint8)
@@ -269,7 +122,7 @@ def _lay(
 def _place(rng: np.random.Generator, head: Head, name: str, cut: Sequence[Fields], offset: float) -> Bleed:
     """Draw bleeds of increasing size until one is on enough slices and large enough on one of them."""
     for attempt in range(TRIES):
-        bleed = _draw_bleed(rng, head, name, 1 + 0.02 * attempt)
+        bleed = draw_bleed(rng, head, name, 1 + 0.02 * attempt)
         _, masks, brain = _lay([bleed], cut, offset)
         areas = (masks > 0).sum(axis=(1, 2))
         if (areas > 0).sum() >= MIN_POSITIVE_SLICES and areas.max() >= PEAK_FRACTION * brain:
@@ -298,24 +151,14 @@ def make_series(
 ) -> list[Phantom]:
     """Make one head with bleeds and cut it into one series per plan.
 
-    Bleeds are placed on the slices of the first plan. Three independent streams are drawn from `rng` (head,
-    noise, bleeds), so the same `rng` state gives the same head and noise for any `bleeds`.
-
-    Args:
-        rng: source of all randomness; advanced by three draws.
-        plans: acquisition plans.
-        bleeds: names in `SUBTYPES`; empty for a negative scan.
-        site: scanner characteristics.
-        size: rows and columns.
-
-    Returns:
-        One phantom per plan.
+    Bleeds (names in `SUBTYPES`) are placed on the slices of the first plan. Three independent streams are
+    drawn from `rng` (head, noise, bleeds), so the same `rng` state gives the same head and noise for any
+    `bleeds`.
 
     Raises:
         ValueError: a name in `bleeds` is not in `SUBTYPES`, or `size` is less than `MIN_SIZE`.
     """
-    unknown = sorted(set(bleeds) - set(SUBTYPES))
-    if unknown:
+    if unknown := sorted(set(bleeds) - set(SUBTYPES)):
         raise ValueError(f"bleeds must be among {', '.join(SUBTYPES)}; got {unknown[0]!r}")
     if size < MIN_SIZE:
         raise ValueError(f"size must be at least {MIN_SIZE} pixels, got {size}")
@@ -353,14 +196,6 @@ def make_phantom(
     size: int = 256,
     n_slices: int | None = None,
 ) -> Phantom:
-    """Make one synthetic head CT series.
-
-    Args:
-        rng: source of all randomness; advanced by four draws.
-        bleeds: names in `SUBTYPES`, with repetition allowed; empty for a negative scan.
-        site: scanner characteristics.
-        size: rows and columns.
-        n_slices: number of slices; drawn by `draw_slice_count` if None.
-    """
+    """Make one series of a head, as `make_series`; `draw_slice_count` gives `n_slices` if None."""
     drawn = draw_slice_count(rng)
     return make_series(rng, [SeriesPlan(n_slices or drawn)], bleeds=bleeds, site=site, size=size)[0]

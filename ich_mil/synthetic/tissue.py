@@ -1,8 +1,8 @@
 """Slices of a synthetic head without bleeds: skull, scalp, brain, CSF and scanner effects.
 
 In: a `Head`, a `Look` and the height of a slice. Out: `Fields`: HU without noise, and the distance fields
-from which `phantom_study` makes bleeds. All quantities are functions of the point in the head frame, so the
-same head can be cut into slices of any spacing and tilt.
+from which bleeds are made. All quantities are functions of the point in the head frame, so the same head can
+be cut into slices of any spacing and tilt.
 
 HU: air -1000, fat -100 to -50, CSF 0-15, white matter 20-30, grey matter 35-45, muscle 40-60, venous blood
 50-60, bone above 300: the textbook ranges (Bushberg et al., The Essential Physics of Medical Imaging, 3rd
@@ -11,16 +11,12 @@ ed., ch. 10).
 Shapes: H, W pixels of one slice.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
-from ich_mil.synthetic.head import Head, Look
-
-Image = NDArray[Any]
-"""Array (H, W), float32 or bool."""
+from ich_mil.synthetic.head import Head, Image, Look, head_box, places, vault_depth, wave_sum
 
 HU_AIR = -1000.0
 HU_CSF = 8.0
@@ -33,8 +29,6 @@ HU_CONTRAST = 170.0
 """Vessels and sinuses after contrast agent [HU]."""
 HU_MAX = 3000.0
 
-SKULL_POWER = 2.3
-"""Exponent of the superellipsoid of the inner table; 2 is an ellipsoid."""
 SULCUS_SLOPE = 0.2
 """Mean slope of the gyral waves [1/mm]; converts their value to a distance."""
 SULCUS_DEPTH = 17.0
@@ -63,44 +57,6 @@ class Fields(NamedTuple):
     x: Image
     y: Image
     z: Image
-
-
-def wave_sum(waves: NDArray[np.float64], x: Image, y: Image, z: Image) -> Image:
-    """Sum of the sines of K plane waves `waves` (K, 4), in -K..K."""
-    total = np.zeros(x.shape, np.float32)
-    for kx, ky, kz, phase in waves.astype(np.float32):
-        total += np.sin(kx * x + ky * y + kz * z + phase)
-    return total
-
-
-def places(head: Head, look: Look, z: float, size: int) -> tuple[Image, Image, Image]:
-    """Pixel coordinates x, y, z in the head frame [mm] for a slice at `z` on the scanner axis [mm]."""
-    step = look.fov / size
-    line = ((np.arange(size) - (size - 1) / 2) * step).astype(np.float32)
-    tilt = np.deg2rad(look.tilt)
-    column, row = np.meshgrid(line, line)
-    scanner = (column - head.shift[0], row * np.cos(tilt) - head.shift[1], z - row * np.sin(tilt))
-    turn = head.rotation
-    parts = [np.asarray(part, np.float32) for part in scanner]
-    x, y, zz = (sum(np.float32(turn[i, j]) * parts[j] for j in range(3)) for i in range(3))
-    return np.asarray(x), np.asarray(y), np.asarray(zz)
-
-
-def vault_depth(head: Head, x: Image, y: Image, z: Image) -> Image:
-    """Depth below the inner table [mm], negative outside: (1 - ρ) / |∇ρ| of a superellipsoid."""
-    a, b, c = (np.float32(axis) for axis in head.axes)
-    width = a * (1 + np.float32(head.egg) * np.clip(y / b, -1, 1))
-    height = np.where(z > 0, c, np.float32(2.2) * c)
-    u, v, w = np.abs(x) / width, np.abs(y) / b, np.abs(z) / height
-    power = np.float32(SKULL_POWER)
-    up, vp, wp = u**power, v**power, w**power
-    total = up + vp + wp + np.float32(1e-6)
-    tiny = np.float32(1e-3)
-    slope = np.sqrt(
-        (up / (u + tiny) / width) ** 2 + (vp / (v + tiny) / b) ** 2 + (wp / (w + tiny) / height) ** 2
-    )
-    rho = total ** (1 / power)
-    return np.asarray(np.clip((1 - rho) * total / (rho * slope + np.float32(1e-6)), -90, 60), np.float32)
 
 
 def _step(value: Image, width: float) -> Image:
@@ -230,20 +186,6 @@ def _below_floor(head: Head, x: Image, y: Image, z: Image, bone: float) -> Image
     hu = np.where(mastoid < 0, np.where(cells > 0.2, HU_AIR + 100, 0.6 * bone), hu)
     clivus = (ax < 13) & (np.abs(y + 4) < 9)
     return np.where(clivus, 0.55 * bone + 60 * cells, hu)
-
-
-def head_box(head: Head, look: Look, z: float, size: int) -> tuple[slice, slice]:
-    """Rows and columns that contain the head, from a coarse grid; empty without a head."""
-    coarse = 48
-    near = vault_depth(head, *places(head, look, z, coarse)) > -1.5 * head.skull - 1.5 * head.scalp - 8
-    if not near.any():
-        return slice(0, 0), slice(0, 0)
-    box = []
-    for axis in (1, 0):
-        found = np.flatnonzero(near.any(axis=axis)) / coarse * size
-        margin = 2 * size / coarse
-        box.append(slice(max(int(found[0] - margin), 0), min(int(found[-1] + margin) + 1, size)))
-    return box[0], box[1]
 
 
 def slice_fields(head: Head, look: Look, z: float, size: int, *, contrast: bool = False) -> Fields:

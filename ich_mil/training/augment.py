@@ -1,14 +1,11 @@
 """Data augmentation of scans: flips, rotation, scaling, shift, brightness, noise and synthetic bleeds.
 
-In: a `ScanDataset`. Out: `VariedScans`, whose items are the same scans with synthetic bleeds and with the
-parameters of their augmentation. The augmentation is applied when the pictures are computed
-(`ich_mil.kernels.pictures`). It depends on (seed, epoch, scan id) alone, so a resumed run and a run with
-other workers or ranks see the same pictures. The pixel noise is an exception: a GPU draws other values than a
-CPU.
+The augmentation is applied when the pictures are computed (`ich_mil.kernels.pictures`). It depends on (seed,
+epoch, scan id) alone, so a resumed run and a run with other workers or ranks see the same pictures, except
+for the pixel noise, which differs between GPU and CPU.
 
 All slices of a scan get the same flip, rotation, scaling, shift and brightness, like another patient on
-another scanner; only the noise is independent per pixel. Slices are never dropped, because a dropped slice
-could be the only slice with a bleed.
+another scanner. Slices are never dropped, because a dropped slice could be the only slice with a bleed.
 """
 
 import hashlib
@@ -70,11 +67,8 @@ class VariedScans(Dataset[Batch]):
     def __init__(
         self, scans: ScanDataset, *, seed: int, augmented: bool, bleeds: float, controls: float
     ) -> None:
-        self.scans = scans
-        self.seed = seed
-        self.augmented = augmented
-        self.bleeds = bleeds
-        self.controls = controls
+        self.scans, self.seed, self.augmented = scans, seed, augmented
+        self.bleeds, self.controls = bleeds, controls
         self._inside: dict[int, bytes] = {}
 
     def __len__(self) -> int:
@@ -95,13 +89,10 @@ class VariedScans(Dataset[Batch]):
         return replace(batch, variations=(draw_variation(rng),)) if self.augmented else batch
 
     def drawn(self, index: int, rng: np.random.Generator, *, blood: bool) -> Insertion | None:
-        """Draw a synthetic bleed, or a control, into scan `index`.
-
-        Returns:
-            The changed slices, cropped as the items are, or None if the scan has no room.
-        """
+        """Draw a synthetic bleed, or a control, into scan `index`. None if it has no room."""
         scan = self.scans.scans[index]
         hu = self.scans.prepared.hu(scan)
+        box = self.scans.box(index, hu)
         cells = (len(hu), *cells_of(hu.shape))
         if index not in self._inside:
             self._inside[index] = zlib.compress(np.packbits(inside_skull(hu)).tobytes())  # 0.3 KB per slice
@@ -109,4 +100,4 @@ class VariedScans(Dataset[Batch]):
         inside = np.unpackbits(bits, count=math.prod(cells)).view(np.bool_).reshape(cells)
         heights = self.scans.prepared.slices(scan).position_mm.to_numpy(np.float64)
         drawn = insert(hu, heights, inside, rng, blood=blood)
-        return None if drawn is None else replace(drawn, hu=self.scans.box(index).crop(drawn.hu))
+        return None if drawn is None else replace(drawn, hu=box.crop(drawn.hu))

@@ -1,13 +1,12 @@
 """Fit the attention CNN on prepared scans with Lightning, and keep the best epoch.
 
-In: a prepared set, a split, settings. Out: the model with the lowest validation loss, and `log.csv` with one
-row per epoch. `last.ckpt` is the newest epoch that was the best so far (with `fixed_epochs`, the newest
-epoch). A killed run resumes from it and ends at the same model.
+`log.csv` has one row per epoch. `last.ckpt` is the newest epoch that was the best so far (with
+`fixed_epochs`, the newest epoch). A killed run resumes from it and ends at the same model.
 
 On a GPU the computation is in bfloat16; weights and the pooling of slices stay float32. Several processes
-(`ich_mil.ranks`) divide the scans of each step by Lightning's DDP. The number of processes changes the
-duration of a step, and its result in three ways: rounding (quantified in `ich_mil.encoders.shared_norm`), the
-dropout masks, and, for steps with more than `chunk_slices` slices, the chunks that share batch statistics.
+(`ich_mil.ranks`) divide the scans of each step by Lightning's DDP. Their number changes the result of a step
+in three ways: rounding (quantified in `ich_mil.encoders.shared_norm`), the dropout masks, and, for steps with
+more than `chunk_slices` slices, the chunks that share batch statistics.
 """
 
 import csv
@@ -19,7 +18,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -54,7 +53,7 @@ LOGGED = ("train_loss", "val_loss", "val_auc")
 
 
 class EpochLog(Callback):
-    """Callback that logs each epoch as one row of `log.csv` and one line on the screen."""
+    """Log each epoch as one row of `log.csv` and one line on the screen."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -63,9 +62,7 @@ class EpochLog(Callback):
         """Append the row of the epoch, after removing rows of epochs that a resumed run repeats."""
         if not trainer.is_global_zero:
             return
-        epoch = trainer.current_epoch
-        columns = ("epoch", *LOGGED)
-        rows = []
+        epoch, columns, rows = trainer.current_epoch, ("epoch", *LOGGED), []
         if self.path.is_file():
             try:
                 with self.path.open(newline="") as file:
@@ -86,11 +83,7 @@ class _BestEpoch(ModelCheckpoint):
         super().load_state_dict({**state_dict, "dirpath": self.dirpath})
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write no checkpoint at the end.
-
-        Lightning writes one if no epoch of this process was the best. A checkpoint does not record that
-        training has stopped, so a run resumed from it would train further.
-        """
+        """Write no checkpoint at the end, unlike Lightning: a run resumed from it would train further."""
 
 
 class _WholeCheckpoints(TorchCheckpointIO):
@@ -118,28 +111,22 @@ def _within_memory() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep the memory of one training step for the next step.
+    """Let glibc, where it is used, keep the memory of one training step for the next step.
 
     By default glibc returns blocks of this size to the kernel, which clears them again in each step. That
-    took half of the time of a step on a CPU (benchmarks/RESULTS.md). Other C libraries are not changed.
+    took half of the time of a step on a CPU (benchmarks/RESULTS.md).
     """
     mmap_max, trim_threshold = -4, -1  # malloc.h: M_MMAP_MAX, M_TRIM_THRESHOLD
-    try:
+    with suppress(OSError):
         libc = ctypes.CDLL("libc.so.6")
-    except OSError:
-        return
-    libc.mallopt(mmap_max, 0)
-    libc.mallopt(trim_threshold, 2**31 - 1)
+        libc.mallopt(mmap_max, 0)
+        libc.mallopt(trim_threshold, 2**31 - 1)
 
 
 def _steps(
     scans: ScanDataset, watched: ScanDataset, training: TrainingSettings, seed: int, ranks: Ranks
 ) -> tuple[StepSampler, list[list[int]]]:
-    """Training steps, and this rank's validation steps of one scan each.
-
-    Raises:
-        ConfigError: too few scans for the number of ranks.
-    """
+    """Training steps, and this rank's validation steps of one scan each. `ConfigError`: too few scans."""
     try:
         steps = StepSampler(scans.sizes, bags=training.bags, seed=seed, ranks=ranks)
     except ValueError as error:
@@ -153,14 +140,8 @@ def _steps(
 
 def _trainer(out: Path, training: TrainingSettings, ranks: Ranks) -> tuple[pl.Trainer, ModelCheckpoint]:
     """Build Lightning's trainer for the available device, and its callback that keeps the best epoch."""
-    best = _BestEpoch(
-        out,
-        filename="best",
-        # None: each epoch replaces the previous one
-        monitor=None if training.fixed_epochs else "val_loss",
-        save_last=True,
-        enable_version_counter=False,
-    )
+    monitor = None if training.fixed_epochs else "val_loss"  # None: each epoch replaces the previous one
+    best = _BestEpoch(out, filename="best", monitor=monitor, save_last=True, enable_version_counter=False)
     callbacks: list[Callback] = [best, EpochLog(out / "log.csv")]
     if not training.fixed_epochs:
         callbacks.insert(0, EarlyStopping("val_loss", patience=training.patience, check_finite=True))
@@ -172,14 +153,9 @@ def _trainer(out: Path, training: TrainingSettings, ranks: Ranks) -> tuple[pl.Tr
     processes: dict[str, Any] = {"devices": 1, "plugins": [LightningEnvironment()]}
     if ranks.size > 1:
         here = int(os.environ["LOCAL_WORLD_SIZE"])  # set by torchrun
+        processes = {"devices": here, "num_nodes": ranks.size // here, "plugins": [TorchElasticEnvironment()]}
         # Ranks may have different numbers of validation scans, so a forward pass must not synchronise.
-        strategy = DDPStrategy(broadcast_buffers=False)
-        processes = {
-            "devices": here,
-            "num_nodes": ranks.size // here,
-            "strategy": strategy,
-            "plugins": [TorchElasticEnvironment()],
-        }
+        processes["strategy"] = DDPStrategy(broadcast_buffers=False)
     processes["plugins"].append(_WholeCheckpoints())
     gpu = device().type == "cuda"
     trainer = pl.Trainer(
@@ -196,43 +172,33 @@ def _trainer(out: Path, training: TrainingSettings, ranks: Ranks) -> tuple[pl.Tr
         accelerator="gpu" if gpu else "cpu",
         **processes,
     )
-    # Lightning's handler of SIGTERM ends a run with exit code 0. With several ranks it waits for the others,
-    # which wait for something else. There is no option to disable it.
+    # Lightning's handler of SIGTERM ends a run with exit code 0, and can deadlock several ranks. There is no
+    # option to disable it.
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     return trainer, best
 
 
 def _run(
-    trainer: pl.Trainer,
-    module: MilModule,
-    steps: DataLoader[Batch],
-    to_watch: DataLoader[Batch],
-    last: Path,
+    trainer: pl.Trainer, module: MilModule, steps: DataLoader[Batch], to_watch: DataLoader[Batch], last: Path
 ) -> None:
     """Run Lightning's training loops, from the checkpoint `last` if it exists, and translate its errors."""
+    start = last if last.is_file() else None
     with warnings.catch_warnings():
-        # `loader` uses threads, which Lightning does not count as workers
-        warnings.filterwarnings("ignore", message=".*does not have many workers.*")
-        # the checkpoint folder of a resumed run is not empty
-        warnings.filterwarnings("ignore", message=".*exists and is not empty.*")
-        warnings.filterwarnings("ignore", message=".*in eval mode at the start.*")  # frozen blocks
-        # the replacement does not exist in torch 2.11
-        warnings.filterwarnings("ignore", message=".*broadcast_buffers.* is deprecated")
+        for message in (
+            "does not have many workers",  # `loader` uses threads, which Lightning does not count
+            "exists and is not empty",  # the checkpoint folder of a resumed run
+            "in eval mode at the start",  # frozen blocks
+            "broadcast_buffers.* is deprecated",  # the replacement does not exist in torch 2.11
+        ):
+            warnings.filterwarnings("ignore", message=f".*{message}")
         interrupted = signal.getsignal(signal.SIGINT)
         try:
             with _within_memory():
-                trainer.fit(
-                    module,
-                    steps,
-                    to_watch,
-                    ckpt_path=last if last.is_file() else None,
-                    weights_only=True,
-                )
+                trainer.fit(module, steps, to_watch, ckpt_path=start, weights_only=True)
         except (RuntimeError, KeyError) as error:
-            if last.is_file() and "state_dict" in str(error):
-                raise ModelError(
-                    f"{last}: belongs to another model; start the run in an empty folder"
-                ) from error
+            if start and "state_dict" in str(error):
+                reason = "belongs to another model; start the run in an empty folder"
+                raise ModelError(f"{last}: {reason}") from error
             raise
         except SystemExit as error:
             if not isinstance(error.__context__, KeyboardInterrupt):
@@ -248,12 +214,11 @@ def _read_checkpoint(path: Path) -> dict[str, Tensor]:
         content = torch.load(path, weights_only=True, map_location="cpu")
         state: dict[str, Tensor] = content["state_dict"]
         if "loops" not in content:
-            raise ValueError("it says nothing of how far training was")
+            raise ValueError("it does not hold the progress of training")
         return state
     except Exception as error:  # torch has no exception class for files that hold no checkpoint
         raise ModelError(
-            f"{path}: cannot be read ({error!r:.200}); delete {path.parent} and go on with --resume, the CNN "
-            "starts anew"
+            f"{path}: cannot be read ({error!r:.200}); delete {path.parent} and go on with --resume"
         ) from error
 
 
@@ -282,17 +247,9 @@ def fit_cnn(
 ) -> AttentionCnn:
     """Train the attention CNN on the split `train`, with early stopping on the split `validation`.
 
-    Args:
-        prepared: the prepared set.
-        splits: table with columns scan, label, split.
-        out: folder for checkpoints and the log; training resumes from a `last.ckpt` in this folder.
-        encoder: settings of the slice encoder, with its initial weights.
-        cnn: settings of the layers after the encoder.
-        training: training settings.
-        seed: seed of initial weights, order, dropout, augmentation and synthetic bleeds.
-        in_slices: ids of training scans that are used slice by slice: each slice is a bag with its own label.
-            Validation scans are always used whole.
-        start: a network of the same settings, whose weights are the start of training.
+    `splits` has columns scan, label, split. `out` is the folder for checkpoints and the log; training resumes
+    from a `last.ckpt` there. The training scans `in_slices` are used slice by slice. `start` is a network of
+    the same settings, whose weights are the start of training.
 
     Returns:
         The model of the epoch with the lowest validation loss, or of the last epoch with `fixed_epochs`, in
@@ -300,8 +257,7 @@ def fit_cnn(
 
     Raises:
         ConfigError: too few scans for the number of ranks, or a step that does not fit into GPU memory.
-        DataError: all bags have the same label, a scan or the log in `out` cannot be read, no scan has room
-            for the bleeds of a warm-up, or the disk is full.
+        DataError: bags of one label, a damaged scan or log, no room for the bleeds of a warm-up, a full disk.
         ModelError: the checkpoint in `out` does not fit or is damaged, or the loss is not finite.
     """
     keep_freed_memory()
@@ -313,11 +269,10 @@ def fit_cnn(
     model = AttentionCnn(encoder, cnn)
     if start is not None:
         model.load_state_dict(start.state_dict())
-    parts = {split: splits[splits.split == split] for split in ("train", "validation")}
-    scans = ScanDataset(prepared, parts["train"].scan.tolist(), crop=encoder.crop, in_slices=in_slices)
-    watched = ScanDataset(prepared, parts["validation"].scan.tolist(), crop=encoder.crop)
-    labels = scans.bag_labels
-    weights, plain = class_weights(labels, bleeds=training.bleeds), class_weights(labels)
+    parts = {split: splits.scan[splits.split == split].tolist() for split in ("train", "validation")}
+    scans = ScanDataset(prepared, parts["train"], crop=encoder.crop, in_slices=in_slices)
+    watched = ScanDataset(prepared, parts["validation"], crop=encoder.crop)
+    weights, plain = (class_weights(scans.bag_labels, bleeds=bleeds) for bleeds in (training.bleeds, 0.0))
     pictures = model.pictures(slices=int(scans.sizes.sum() + watched.sizes.sum()))
     module = MilModule(model, training, weights, watched=plain, pictures=pictures, seed=seed)
     varied = VariedScans(
@@ -339,8 +294,7 @@ def fit_cnn(
     read = partial(loader, workers=training.workers, device=device())
     _run(trainer, module, read(varied, steps=steps), read(watched, steps=to_watch), last)
     state = _best_state(out, best, training)
-    # A new model on the CPU, without synchronised batch norm. Its initial weights would be overwritten, so
-    # they are not loaded.
+    # a new model on the CPU, without synchronised batch norm and without initial weights
     trained = AttentionCnn(replace(encoder, weights=None), cnn)
     trained.load_state_dict(state)
     return trained.eval()

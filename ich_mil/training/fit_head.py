@@ -28,9 +28,6 @@ def fit_to(
         mixed: whether `learn` contains single slices, which are not used for calibration if there are enough
             whole scans.
 
-    Returns:
-        The head, on the device of the fit.
-
     Raises:
         DataError: as in `Head.fit`, with the id of the scan.
     """

@@ -1,8 +1,8 @@
 """Lightning module of the attention CNN: weighted loss, optimiser, logging.
 
-In: batches of packed scans. Out: the loss of a step, the mean of w_y · BCE(logit, y) over its bags on all
-ranks. The class weights w_y = B / (2 B_y), from the training bags, give both classes equal weight. A bag is a
-scan, or a slice of a scan that is used slice by slice; such a slice has the same weight as a scan.
+The loss of a step is the mean of w_y · BCE(logit, y) over its bags on all ranks. The class weights
+w_y = B / (2 B_y), from the training bags, give both classes equal weight. A bag is a scan, or a slice of a
+scan that is used slice by slice; such a slice has the same weight as a scan.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,17 @@ def class_weights(labels: Sequence[int], *, bleeds: float = 0.0) -> Tensor:
 
 
 class MilModule(pl.LightningModule):
-    """Lightning module that trains an `AttentionCnn` on scan labels."""
+    """Lightning module that trains an `AttentionCnn` on scan labels.
+
+    Args:
+        model: the CNN to train.
+        settings: training settings.
+        weights: (2,) class weights of the training loss, from `class_weights`.
+        watched: (2,) class weights of the validation loss. They differ with synthetic bleeds, which
+            validation scans do not get.
+        pictures: preprocessing from HU to pictures.
+        seed: seed of the dropout masks, together with step and rank.
+    """
 
     weights: Tensor
     watched: Tensor
@@ -60,23 +70,9 @@ class MilModule(pl.LightningModule):
         pictures: Pictures,
         seed: int,
     ) -> None:
-        """Store model, settings and class weights.
-
-        Args:
-            model: the CNN to train.
-            settings: training settings.
-            weights: (2,) class weights of the training loss, from `class_weights`.
-            watched: (2,) class weights of the validation loss. They differ with synthetic bleeds, which
-                validation scans do not get.
-            pictures: preprocessing from HU to pictures.
-            seed: seed of the dropout masks, together with step and rank.
-        """
         super().__init__()
-        self.model = model
+        self.model, self.settings, self.pictures, self.seed = model, settings, pictures, seed
         self._kept: dict[str, Tensor] = {}
-        self.pictures = pictures
-        self.settings = settings
-        self.seed = seed
         self.register_buffer("weights", weights)
         self.register_buffer("watched", watched, persistent=False)
         # Metric objects, because `log` truncates a mean over ranks with different numbers of scans (Lightning
@@ -121,11 +117,7 @@ class MilModule(pl.LightningModule):
         return binary_cross_entropy_with_logits(output.scan_logit, labels, weight=weights[labels.long()])
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        """Weighted loss of this rank's share of a step.
-
-        It is scaled such that the mean over ranks is the mean over the bags of the step, and such that the
-        gradients of `accumulate` steps are averaged, also at the end of an epoch.
-        """
+        """Weighted loss of this rank's share of a step, scaled for the means over ranks and `accumulate`."""
         ranks = these_ranks()
         # a resumed run draws the same dropout masks as an uninterrupted run
         step = self.global_step * self.settings.accumulate + index % self.settings.accumulate
@@ -143,10 +135,7 @@ class MilModule(pl.LightningModule):
         return here * ranks.size / ranks.total(here)
 
     def _averaged(self, index: int) -> float:
-        """Correction of the last steps of an epoch: Lightning always divides the loss by `accumulate`.
-
-        The factor is `accumulate` over the number of steps that are actually accumulated.
-        """
+        """Correction of the last steps of an epoch, for Lightning always divides the loss by `accumulate`."""
         accumulate = self.settings.accumulate
         if accumulate == 1:
             return 1.0

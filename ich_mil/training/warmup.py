@@ -1,9 +1,8 @@
 """Self-supervised warm-up on slices: classify synthetic bleeds against unchanged slices and controls.
 
-In: a CNN with initial weights, training scans. Out: the same CNN, trained except for its attention. The task
-generates its own labels, as CutPaste does (Li et al. 2021, arXiv:2104.04015). Its inputs are slices of
-negative scans: unchanged, with a synthetic bleed, or with a control of the same shapes (`training.bleeds`).
-No slice labels are needed, and one step has as many bleeds as an epoch of scans.
+The task generates its own labels, as CutPaste does (Li et al. 2021, arXiv:2104.04015). Its inputs are slices
+of negative scans: unchanged, with a synthetic bleed, or with a control of the same shapes. One step has as
+many bleeds as an epoch of scans. The attention is not trained.
 
     loss = mean BCE(slice logit, 1 if blood was drawn in, else 0);  half of the slices of a step have blood
 
@@ -37,12 +36,9 @@ LEARNING_RATE = 1e-3
 def drawn_slices(
     scans: VariedScans, pictures: Pictures, rng: np.random.Generator
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """Pictures (1, W, S, S) for the warm-up: with blood, with controls, and unchanged.
+    """Pictures (1, W, S, S) for the warm-up, on the CPU: with blood, with controls, and unchanged.
 
-    They stay on the CPU, because they are too large for a GPU.
-
-    Raises:
-        DataError: no negative scan has room for a bleed.
+    `DataError` if no negative scan has room for a bleed.
     """
     negative = np.flatnonzero(np.array(scans.scans.labels) == 0)
     parts: dict[bool, list[Tensor]] = {True: [], False: []}
@@ -66,17 +62,14 @@ def drawn_slices(
 def warm_up(
     model: AttentionCnn, scans: VariedScans, pictures: Pictures, *, steps: int, seed: int
 ) -> list[float]:
-    """Train `model` on slices, in place, on its device.
+    """Train `model` on slices, in place, on its device. Returns the loss of each step.
 
     Args:
-        model: the CNN, whose input pictures are computed by `pictures`.
+        model: the CNN.
         scans: the training scans.
-        pictures: preprocessing from HU to pictures.
+        pictures: preprocessing from HU to the pictures of `model`.
         steps: number of steps, of `SLICES` slices each.
         seed: seed of insertions, order, augmentation and dropout.
-
-    Returns:
-        Loss of each step.
     """
     rng = np.random.default_rng([seed, steps])
     torch.manual_seed(seed)
@@ -105,5 +98,4 @@ def warm_up(
         losses.append(loss.detach())
         if step % 100 == 0:
             say(f"warm-up step {step:4d}  loss {float(torch.stack(losses[-100:]).mean()):.4g}")
-    told: list[float] = torch.stack(losses).tolist()
-    return told
+    return [float(loss) for loss in losses]

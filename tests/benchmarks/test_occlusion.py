@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from benchmarks.occlusion import occlusion_map
+from benchmarks.heatmaps.occlusion import occlusion_map
 from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.gp.predict import draw_weights, latent_samples

@@ -1,8 +1,7 @@
-"""Several runs as one model: the mixture by its moments, how it is trained, joined, calibrated and used."""
+"""Several runs as one model: the mixture by its moments; training, joining, calibration and use."""
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from shutil import copytree
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 import torch
 import yaml
 
-from ich_mil import cli
 from ich_mil.commands import train as training
 from ich_mil.commands.ensemble import join_runs, joint_splits
 from ich_mil.commands.train import train
@@ -24,10 +22,10 @@ from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.predict import sample_probabilities
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.runs import model as model_module
-from ich_mil.runs.model import load_model, samples_each
+from ich_mil.runs.storage import load_model, samples_each
 from tests import phantoms
 from tests.feature_table import write_features
+from tests.runs_for_tests import HEAD, TINY, refused, run, write_config
 
 SAMPLES = 150
 
@@ -60,7 +58,7 @@ def config_of(tables, out, *, validation=0.3):
         train=SetSettings("features", str(tables / "a{member}.csv")),
         external=SetSettings("features", str(tables / "b{member}.csv")),
         split=SplitSettings(validation=validation),
-        head=HeadSettings(n_inducing=8, sweeps=5, seed=2),
+        head=HeadSettings(**HEAD, seed=2),
         members=3,
         samples=SAMPLES,
         bootstrap=20,
@@ -69,9 +67,10 @@ def config_of(tables, out, *, validation=0.3):
 
 
 @pytest.fixture(scope="module")
-def run(tables):
-    """A trained ensemble, calibrated on validation scans."""
-    train_ensemble(config_of(tables, tables / "run"), resume=False)
+def trained(tables):
+    """A trained ensemble, calibrated on validation scans, with metrics and report."""
+    config = config_of(tables, tables / "run")
+    assert run("train.py", *write_config(tables / "c.yaml", config.as_dict())) == 0
     return tables / "run"
 
 
@@ -80,27 +79,28 @@ def views(tables):
     return Views.of([read_feature_csv(tables / f"b{k}.csv") for k in range(3)])
 
 
-def members_of(run, views):
+def members_of(trained, views):
     """What each member says by itself, with as many samples."""
-    models = [load_model(run / f"member_{k}") for k in range(3)]
+    models = [load_model(trained / f"member_{k}") for k in range(3)]
     return [model.predict(Views.of([view])) for model, view in zip(models, views.members, strict=True)]
 
 
-def test_members_differ_in_their_seeds_and_tables_and_share_a_split(run, tables):
-    configs = [yaml.safe_load((run / f"member_{k}" / "config.yaml").read_text()) for k in range(3)]
+def test_members_differ_in_their_seeds_and_tables_and_share_a_split(trained, tables):
+    configs = [yaml.safe_load((trained / f"member_{k}" / "config.yaml").read_text()) for k in range(3)]
     assert [one["seed"] for one in configs] == [5, 6, 7]
     assert [one["head"]["seed"] for one in configs] == [2, 3, 4]
     assert [one["train"]["root"] for one in configs] == [str(tables / f"a{k}.csv") for k in range(3)]
     splits = [
-        load_splits(folder / "splits.csv")[["scan", "split"]] for folder in (run, *run.glob("member_?"))
+        load_splits(folder / "splits.csv")[["scan", "split"]]
+        for folder in (trained, *trained.glob("member_?"))
     ]
     assert all(one.equals(splits[0]) for one in splits)
     alone = replace(config_of(tables, tables / "one"), members=1, train=SetSettings("features", "a.csv"))
     assert alone.member(0) is alone
 
 
-def test_the_mixture_has_the_mean_of_means_and_the_variance_within_and_between(run, views):
-    model, said = load_model(run), members_of(run, views)
+def test_the_mixture_has_the_mean_of_means_and_the_variance_within_and_between(trained, views):
+    model, said = load_model(trained), members_of(trained, views)
     mixture = replace(model, calibration=None).predict(views)
     for level in ("scan", "slice"):
         means, stds = (
@@ -121,13 +121,13 @@ def test_the_mixture_has_the_mean_of_means_and_the_variance_within_and_between(r
         np.testing.assert_allclose(getattr(mixture, f"{level}_low").numpy(), wanted, rtol=1e-10, atol=1e-14)
 
 
-def test_without_slices_the_mixture_says_the_mean_of_its_members(run, views):
-    model, said = replace(load_model(run), calibration=None), members_of(run, views)
+def test_without_slices_the_mixture_says_the_mean_of_its_members(trained, views):
+    model, said = replace(load_model(trained), calibration=None), members_of(trained, views)
     mixture = model.predict(views)
     found = model.explain(views, mixture)
     each = []
     for k in range(3):
-        one = load_model(run / f"member_{k}")
+        one = load_model(trained / f"member_{k}")
         each.append(
             one.explain(Views.of([views.members[k]]), replace(said[k], slice_mean=mixture.slice_mean))
         )
@@ -139,9 +139,9 @@ def test_without_slices_the_mixture_says_the_mean_of_its_members(run, views):
     np.testing.assert_allclose(got, np.mean(runs, 0), rtol=1e-12)
 
 
-def test_the_joint_calibration_is_fitted_to_the_common_validation_scans(run, tables):
-    model = load_model(run)
-    splits = load_splits(run / "splits.csv")
+def test_the_joint_calibration_is_fitted_to_the_common_validation_scans(trained, tables):
+    model = load_model(trained)
+    splits = load_splits(trained / "splits.csv")
     held = splits.scan[splits.split == "validation"].tolist()
     views = Views.of([read_feature_csv(tables / f"a{k}.csv").select(held) for k in range(3)])
     scans, slices = model.logits(views)
@@ -149,7 +149,7 @@ def test_the_joint_calibration_is_fitted_to_the_common_validation_scans(run, tab
     wanted = Calibration.fit(scans, slices, views.features.labels, rule="max")
     assert model.calibration == wanted
     own = model.members[0].head.calibration
-    raw = load_model(run / "member_0").logits(Views.of([views.members[0]]))[0]
+    raw = load_model(trained / "member_0").logits(Views.of([views.members[0]]))[0]
     torch.testing.assert_close(scans[:SAMPLES], own.slope * raw + own.intercept, rtol=1e-12, atol=0)
     p = wanted.scan(scans).mean(0)
     torch.testing.assert_close(model.predict(views).scan_mean, p, rtol=1e-9, atol=0)
@@ -157,8 +157,8 @@ def test_the_joint_calibration_is_fitted_to_the_common_validation_scans(run, tab
     assert model.provenance.name == ("2 x VGPMIL, M=8, D=3, 1 x VGPMIL, M=8, D=2, mixture")
 
 
-def test_slices_are_never_likelier_than_their_scan(run, views):
-    model = load_model(run)
+def test_slices_are_never_likelier_than_their_scan(trained, views):
+    model = load_model(trained)
     strict = replace(model.calibration, intercept=-3.0, slice_intercept=3.0)
     said = replace(model, calibration=strict).predict(views)
     scans = said.scan_mean.repeat_interleave(views.features.offsets.diff())
@@ -204,19 +204,21 @@ def test_a_member_that_fails_is_named_and_the_finished_are_not_trained_again(tab
     assert len(fitted) == 2
 
 
-@pytest.mark.parametrize("validation", [0.3, 0.0])
-def test_joined_runs_are_the_trained_ensemble(tables, tmp_path, views, validation):
-    config = config_of(tables, tmp_path / "run", validation=validation)
-    train_ensemble(config, resume=False)
-    runs = [str(config.out / f"member_{k}") for k in range(3)]
-    assert cli.main(["ensemble", *runs, "--out", str(tmp_path / "new")]) == 0
+@pytest.mark.parametrize("validation", [0.3, pytest.param(0.0, marks=pytest.mark.slow)])
+def test_joined_runs_are_the_trained_ensemble(tables, trained, tmp_path, views, validation):
+    old = tmp_path / "run"
+    if validation:
+        copytree(trained, old)
+    else:
+        train_ensemble(config_of(tables, old, validation=validation), resume=False)
+    assert run("ensemble", *sorted(old.glob("member_?")), "--out", tmp_path / "new") == 0
     for name in ("ensemble.json", "splits.csv", "cnn_sigmoid.json"):
-        assert (tmp_path / "new" / name).read_bytes() == (config.out / name).read_bytes(), name
-    config.out.rename(tmp_path / "gone")  # it holds all of its members
-    trained, joined = load_model(tmp_path / "gone"), load_model(tmp_path / "new")
-    assert trained.calibration.slope != 1
-    assert torch.equal(trained.predict(views).scan_mean, joined.predict(views).scan_mean)
-    assert joined.provenance.name == trained.provenance.name
+        assert (tmp_path / "new" / name).read_bytes() == (old / name).read_bytes(), name
+    old.rename(tmp_path / "gone")  # the new model holds all of its members
+    before, joined = load_model(tmp_path / "gone"), load_model(tmp_path / "new")
+    assert before.calibration.slope != 1
+    assert torch.equal(before.predict(views).scan_mean, joined.predict(views).scan_mean)
+    assert joined.provenance.name == before.provenance.name
     again = join_of_two(tmp_path / "new", tmp_path / "gone" / "member_0", tmp_path / "four")
     assert [member.folder.name for member in again.members] == [f"member_{k}" for k in range(4)]
 
@@ -251,14 +253,14 @@ def test_runs_without_common_validation_scans_keep_their_calibrations(apart, tab
     views = Views.of([site, site])
     means = [load_model(apart / f"run{k}").predict(Views.of([site])).scan_mean for k in range(2)]
     torch.testing.assert_close(model.predict(views).scan_mean, sum(means) / 2, rtol=1e-12, atol=0)
-    words = [str(tables / "b0.csv"), "--layout", "features", "--model", str(apart / "new")]
-    assert cli.main(["recalibrate", *words, "--out", str(apart / "ours")]) == 0
+    words = (tables / "b0.csv", "--layout", "features", "--model")
+    assert run("recalibrate", *words, apart / "new", "--out", apart / "ours") == 0
     ours = load_model(apart / "ours")
     assert (ours.calibration.slope, ours.calibration.slice_slope) == (1, 1)
     assert ours.calibration.intercept != 0
     assert float(ours.predict(views).scan_mean.mean()) == pytest.approx(0.5, abs=0.02)
     assert "a0" not in capsys.readouterr().err
-    assert cli.main(["validate", *words[:3], "--model", str(apart / "ours"), "--out", str(apart / "v")]) == 2
+    refused(capsys, "validate", *words, apart / "ours", "--out", apart / "v")
 
 
 def test_a_scan_is_in_the_split_of_whoever_has_learned_most_from_its_patient():
@@ -276,61 +278,53 @@ def test_a_scan_is_in_the_split_of_whoever_has_learned_most_from_its_patient():
     }  # fmt: skip
 
 
-def test_a_run_that_cannot_be_joined_is_named(run, tmp_path, capsys):
+def test_a_run_that_cannot_be_joined_is_named(trained, tmp_path, capsys):
     runs = [tmp_path / f"run{k}" for k in range(3)]
     for k, copy in enumerate(runs):
-        copytree(run / f"member_{k}", copy)
+        copytree(trained / f"member_{k}", copy)
     (runs[1] / "head.json").unlink()
-    command = ["ensemble", *map(str, runs), "--out", str(tmp_path / "new")]
-    assert cli.main(command) == 2
-    assert f"error: {runs[1]}: its training is not finished" in capsys.readouterr().err
+    command = ("ensemble", *runs, "--out", tmp_path / "new")
+    assert f"{runs[1]}: its training is not finished" in refused(capsys, *command)
     assert not (tmp_path / "new").exists()
-    assert cli.main([*command, "--skip-failed"]) == 0
+    assert run(*command, "--skip-failed") == 0
     assert f"left out: {runs[1]}: " in capsys.readouterr().out
     assert len(load_model(tmp_path / "new").members) == 2
-    assert cli.main([*command, "--skip-failed"]) == 2
-    assert "holds a run already" in capsys.readouterr().err
+    assert "holds a run already" in refused(capsys, *command, "--skip-failed")
     about = json.loads((runs[2] / "run.json").read_text())
-    about["config"]["thickness_mm"] = 1.0
-    (runs[2] / "run.json").write_text(json.dumps(about))
-    with pytest.raises(ModelError, match="run2: averages slices to 1 mm"):
-        join_runs([runs[0], runs[2]], tmp_path / "thin", skip_failed=False)
-    with pytest.raises(ConfigError, match="is the same model as"):
-        join_runs([runs[0], run / "member_0"], tmp_path / "twice", skip_failed=False)
-    with pytest.raises(ConfigError, match="at least two"):
-        join_runs(runs[:2], tmp_path / "few", skip_failed=True)
-    about["site"] = {"scans": 30, "positive": 4, "run": "x"}
-    (runs[2] / "run.json").write_text(json.dumps(about))
-    with pytest.raises(ModelError, match="run2: is recalibrated"):
-        join_runs([runs[0], runs[2]], tmp_path / "site", skip_failed=False)
+    thin = {"config": about["config"] | {"thickness_mm": 1.0}}
+    for change, error, given, message in (
+        (thin, ModelError, (0, 2), "run2: averages slices to 1 mm"),
+        ({}, ConfigError, (0, 0), "is the same model as"),
+        ({}, ConfigError, (0, 1), "at least two"),
+        ({"site": {"scans": 30, "positive": 4, "run": "x"}}, ModelError, (0, 2), "run2: is recalibrated"),
+    ):
+        (runs[2] / "run.json").write_text(json.dumps(about | change))
+        with pytest.raises(error, match=message):
+            join_runs([runs[k] for k in given], tmp_path / "out", skip_failed=given == (0, 1))
 
 
-def test_an_ensemble_is_validated_reported_recalibrated_and_triaged(tables, tmp_path, capsys):
-    config = config_of(tables, tmp_path / "run")
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config.as_dict()))
-    assert cli.train_main(["--config", str(tmp_path / "c.yaml")]) == 0
-    assert (config.out / "report.html").is_file()
-    table = pd.read_csv(config.out / "external" / "metrics.csv")
+def test_an_ensemble_is_validated_reported_recalibrated_and_triaged(trained, tables, tmp_path, capsys):
+    assert (trained / "report.html").is_file()
+    table = pd.read_csv(trained / "external" / "metrics.csv")
     assert table[(table.level == "scan") & (table.metric == "auc")].set_index("model").value.iloc[0] > 0.9
-    words = [str(tables / "b{member}.csv"), "--layout", "features", "--model", str(config.out)]
-    assert cli.main(["validate", *words, "--out", str(tmp_path / "v")]) == 0
+    words = (tables / "b{member}.csv", "--layout", "features", "--model")
+    assert run("validate", *words, trained, "--out", tmp_path / "v") == 0
     assert pd.read_csv(tmp_path / "v" / "metrics.csv").equals(table)
-    assert cli.main(["report", str(config.out)]) == 0
-    assert cli.main(["recalibrate", *words, "--out", str(tmp_path / "ours")]) == 0
-    own, ours = load_model(config.out), load_model(tmp_path / "ours")
+    assert run("report", trained) == 0
+    assert run("recalibrate", *words, trained, "--out", tmp_path / "ours") == 0
+    own, ours = load_model(trained), load_model(tmp_path / "ours")
     assert replace(ours.calibration, intercept=0.0) == replace(own.calibration, intercept=0.0)
     assert ours.calibration.intercept != own.calibration.intercept
     assert ours.provenance.weights != own.provenance.weights
-    capsys.readouterr()
     for command in (
-        ["validate", *words[:3], "--model", str(tmp_path / "ours"), "--out", str(tmp_path / "w")],
-        ["report", str(tmp_path / "ours")],
-        ["train", "--config", str(tmp_path / "c.yaml"), "--out", str(tmp_path / "ours"), "--resume"],
-        ["ensemble", str(tmp_path / "ours"), str(config.out), "--out", str(tmp_path / "x")],
+        ("validate", *words, tmp_path / "ours", "--out", tmp_path / "w"),
+        ("report", tmp_path / "ours"),
+        ("train", "--config", tables / "c.yaml", "--out", tmp_path / "ours", "--resume"),
+        ("ensemble", tmp_path / "ours", trained, "--out", tmp_path / "x"),
     ):
-        assert cli.main(command) == 2, command
-    told = ("--sensitivity", "0.8", "--specificity", "0.8", "--confidence", "0.8")
-    assert cli.main(["triage", str(tmp_path / "v"), *told]) == 0
+        refused(capsys, *command)
+    options = ("--sensitivity", 0.8, "--specificity", 0.8, "--confidence", 0.8)
+    assert run("triage", tmp_path / "v", *options) == 0
     assert json.loads((tmp_path / "v" / "triage.json").read_text())["model_weights"] == own.provenance.weights
 
 
@@ -348,55 +342,32 @@ def test_tables_that_do_not_fit_are_refused_before_anything_is_fitted(tables, tm
     assert not config.out.exists()
 
 
+@pytest.mark.slow
 def test_pictures_to_predictions_by_members_of_different_sizes(tmp_path):
     phantoms.rsna(tmp_path / "site", studies=8)
-    config = {
+    settings = TINY | {
         "out": str(tmp_path / "run"),
         "prepared": str(tmp_path / "prepared"),
         "train": {"layout": "rsna", "root": str(tmp_path / "site")},
         "split": {"validation": 0.3},
-        "encoder": {"size": 32},
         "training": {"max_epochs": 1, "bags": 2},
         "head": {"n_inducing": 8, "sweeps": 3, "calibration": "none"},
         "members": 2,
-        "samples": 50,
-        "bootstrap": 20,
         "pages": 1,
-        "jobs": 1,
     }
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-    assert cli.train_main(["--config", str(tmp_path / "c.yaml")]) == 0
+    words = write_config(tmp_path / "c.yaml", settings)
+    assert run("train.py", *words) == 0
     assert len([*(tmp_path / "run" / "studies").glob("*.html")]) == 1
-    other = [
-        "--encoder.size",
-        "64",
-        "--encoder.crop",
-        "true",
-        "--members",
-        "1",
-        "--out",
-        str(tmp_path / "other"),
-    ]
-    other += ["--split.file", str(tmp_path / "run" / "splits.csv")]
-    assert cli.main(["train", "--config", str(tmp_path / "c.yaml"), *other]) == 0
-    runs = [str(tmp_path / name) for name in ("run", "other")]
-    assert cli.main(["ensemble", *runs, "--out", str(tmp_path / "new")]) == 0
+    other = ("--encoder.size", 64, "--encoder.crop", "true", "--members", 1, "--out", tmp_path / "other")
+    assert run("train", *words, *other, "--split.file", tmp_path / "run" / "splits.csv") == 0
+    assert run("ensemble", tmp_path / "run", tmp_path / "other", "--out", tmp_path / "new") == 0
     phantoms.rsna(tmp_path / "new_site", studies=1, seed=1)
     out = tmp_path / "predictions"
-    words = ["--model", str(tmp_path / "new"), "--out", str(out), "--jobs", "1", "--dicom"]
-    assert cli.main(["predict", str(tmp_path / "new_site"), *words]) == 0
+    model = ("--model", tmp_path / "new", "--out", out, "--jobs", 1, "--dicom")
+    assert run("predict", tmp_path / "new_site", *model) == 0
     names = {path.name for path in out.iterdir()}
     assert {"features.safetensors", "features_1.safetensors", "features_2.safetensors"} <= names
     assert {"index.html", "predictions.csv", "dicom"} <= names
-    results = json.loads((out / "predictions.json").read_text())
-    model = load_model(Path(runs[0]))
-    assert results["model"]["weights"] == load_model(tmp_path / "new").provenance.weights
-    assert results["model"]["name"].startswith("3 x ")
-    assert model.calibration is None
-
-
-def test_the_bundled_model_is_named_where_it_is_not_installed(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(model_module, "__file__", str(tmp_path / "model.py"))
-    with pytest.raises(ModelError, match="headct-base: this installation has no bundled model"):
-        load_model("headct-base")
+    about = json.loads((out / "predictions.json").read_text())["model"]
+    assert about["weights"] == load_model(tmp_path / "new").provenance.weights
+    assert about["name"].startswith("3 x ")

@@ -128,8 +128,8 @@ def test_predictions_of_other_slices_are_refused_before_anything_is_shown(folder
     assert not list(out.glob("*.html"))
 
 
-def test_a_folder_without_prepared_scans_is_told(folder, tmp_path):
+def test_a_folder_without_prepared_scans_is_refused(folder, tmp_path):
     _, results, _ = folder
     write_results(results, tmp_path / "alone")
-    with pytest.raises(DataError, match="ich-mil report RUN"):
+    with pytest.raises(DataError, match=r"alone: holds no prepared scans"):
         show_folder(tmp_path / "alone", Shown())

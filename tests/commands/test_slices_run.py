@@ -23,7 +23,7 @@ from ich_mil.training import fit_cnn as fit
 from tests import phantoms
 
 # a head fitted to a handful of tiny scans may rank its validation scans no better than chance, and says so
-pytestmark = pytest.mark.filterwarnings("ignore:probabilities are")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:probabilities are")]
 
 
 @pytest.fixture(scope="module")

@@ -2,29 +2,30 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-import ich_mil
-from ich_mil import cli
 from ich_mil.commands import subtype
 from ich_mil.data.features import bare_features, write_features
 from ich_mil.data.views import Views
 from ich_mil.errors import ModelError
-from ich_mil.runs.model import BUNDLED, load_model
+from ich_mil.runs.model import TrainedModel
 from ich_mil.runs.predictions import Results, ScanResult, read_results, write_results
+from tests.results import MODEL
+from tests.runs_for_tests import refused, run
 
-BUNDLE = Path(ich_mil.__file__).parent / "bundled" / BUNDLED
 N = 48
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*not converged")
 
 
 @pytest.fixture(autouse=True)
-def short_chains(monkeypatch):
+def short(monkeypatch, tmp_path):
+    """Short chains, and a model of three networks."""
+    model = TrainedModel(tmp_path, (None,) * 3, None, MODEL, 0.0, samples=10, bootstrap=10, seed=0)
+    monkeypatch.setattr(subtype, "load_model", lambda _: model)
     monkeypatch.setattr(subtype, "SAMPLER", {"chains": 2, "burn_in": 100, "draws": 60})
 
 
@@ -54,43 +55,40 @@ def views(kinds):
     return Views.of([network(y, tells=k == 1, seed=k) for k in range(3)])
 
 
-def results_of(views, provenance, decision="positive"):
+def results_of(views, decision="positive"):
     scans = tuple(
         ScanResult(scan, scan, 0.5, 0.1, (0.4, 0.6), decision, None, (), (), (), "")
         for scan in views.features.scans
     )
-    return Results("new", provenance, "", scans, ())
+    return Results("new", MODEL, "", scans, ())
 
 
 @pytest.fixture
 def folder(tmp_path, views):
     """As `predict` leaves it."""
-    write_results(results_of(views, load_model(BUNDLE).provenance), tmp_path / "predictions")
+    write_results(results_of(views), tmp_path / "predictions")
     for k, view in enumerate(views.members):
         name = f"features_{k}" if k else "features"
         write_features(view, tmp_path / "predictions" / f"{name}.safetensors")
     return tmp_path / "predictions"
 
 
-def run(folder, table, out):
-    return cli.main(
-        ["subtype", str(folder), "--kinds", str(table), "--model", str(BUNDLE), "--out", str(out)]
-    )
+def words(folder, table, out):
+    return "subtype", folder, "--kinds", table, "--out", out
 
 
 def test_a_kind_is_learned_and_attributed_to_the_network_that_tells_it(
     folder, kinds, views, tmp_path, capsys
 ):
     kinds.to_csv(tmp_path / "kinds.csv", index=False)
-    assert run(folder, tmp_path / "kinds.csv", tmp_path / "out") == 0
+    assert run(*words(folder, tmp_path / "kinds.csv", tmp_path / "out")) == 0
     assert "epidural: 6 of 48 scans, too few" in capsys.readouterr().out
     about = json.loads((tmp_path / "out" / "kinds.json").read_text())["kinds"]
     assert [one["name"] for one in about] == ["subdural"]
     assert all(one["auc"] > 0.95 and one["log_loss"] < one["base_log_loss"] for one in about)
 
-    provenance = load_model(BUNDLE).provenance
-    found = subtype.Kinds.load(tmp_path / "out", weights=provenance.weights)
-    results = found.add(results_of(views, provenance), views)
+    found = subtype.Kinds.load(tmp_path / "out", weights=MODEL.weights)
+    results = found.add(results_of(views), views)
     truth = kinds.subdural.to_numpy()
     p = np.array([scan.kinds[0].probability for scan in results.scans])
     assert ((p > 0.5) == truth).mean() > 0.95
@@ -103,7 +101,7 @@ def test_a_kind_is_learned_and_attributed_to_the_network_that_tells_it(
     write_results(results, tmp_path / "again")
     assert read_results(tmp_path / "again") == results
     # scans that are called negative have no kind
-    negative = found.add(results_of(views, provenance, "negative"), views)
+    negative = found.add(results_of(views, "negative"), views)
     assert {scan.kinds for scan in negative.scans} == {()}
     with pytest.raises(ModelError, match="belongs to another model"):
         subtype.Kinds.load(tmp_path / "out", weights="another")
@@ -119,18 +117,14 @@ def test_what_is_refused(folder, kinds, tmp_path, capsys):
         (kinds[["scan"]].assign(epidural=0), "no kind has enough scans"),
     ):
         given.to_csv(table, index=False)
-        assert run(folder, table, tmp_path / "out") == 2
-        error = capsys.readouterr().err
-        assert message in error
-        assert error.count("\n") == 1
+        assert message in refused(capsys, *words(folder, table, tmp_path / "out"))
     results = read_results(folder)
     write_results(replace(results, model=replace(results.model, weights="another")), folder)
     kinds.to_csv(table, index=False)
-    assert run(folder, table, tmp_path / "out") == 2
-    assert "was predicted by another model" in capsys.readouterr().err
+    assert "was predicted by another model" in refused(capsys, *words(folder, table, tmp_path / "out"))
     write_results(results, folder)
     (folder / "features_1.safetensors").unlink()
-    assert run(folder, table, tmp_path / "out") == 2
-    assert "features_1.safetensors: cannot be read" in capsys.readouterr().err
+    error = refused(capsys, *words(folder, table, tmp_path / "out"))
+    assert "features_1.safetensors: cannot be read" in error
     with pytest.raises(ModelError, match="cannot be read as kinds"):
         subtype.Kinds.load(tmp_path, weights="")

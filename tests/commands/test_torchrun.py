@@ -1,4 +1,4 @@
-"""`torchrun train.py`: two processes make one run; a killed one ends it with an error, and it goes on."""
+"""`torchrun train.py`: two processes make one run; a killed process ends it with an error, and it resumes."""
 
 import json
 import os
@@ -35,8 +35,8 @@ BOMB = """
     sys.exit(train_main(sys.argv[1:]))
 """
 
-SURVIVOR = re.compile(r"error: process 1 of 2 (has lost another one|was told to end); .*--resume' goes on")
-"""It hears of the other's end from the other's connection, or from torchrun, whichever is first."""
+SURVIVOR = re.compile(r"error: process 1 of 2 (has lost another one|was ended by SIGTERM); .*--resume'")
+"""The end of the other process is noticed by its connection, or signalled by torchrun, whichever is first."""
 
 
 def settings(folder):
@@ -104,11 +104,11 @@ def test_a_killed_process_ends_the_run_and_the_run_goes_on(folder):
 
 
 @pytest.mark.slow
-def test_a_process_that_is_told_to_end_ends_the_run_too(folder):
-    ended = run(folder, "told", "--training.workers=1", script=folder / "bomb.py", bomb=signal.SIGTERM)
+def test_a_process_that_gets_sigterm_ends_the_run_too(folder):
+    ended = run(folder, "ended", "--training.workers=1", script=folder / "bomb.py", bomb=signal.SIGTERM)
     assert ended.returncode != 0
     assert "Signal 15 (SIGTERM)" in ended.stderr
-    assert "error: process 2 of 2 was told to end" in ended.stderr
+    assert "error: process 2 of 2 was ended by SIGTERM" in ended.stderr
     assert SURVIVOR.search(ended.stderr)
 
 
@@ -137,7 +137,7 @@ def test_bad_input_is_one_clear_error(folder):
 
 
 @pytest.mark.slow
-def test_a_folder_that_another_run_writes_is_told_by_one_and_not_waited_for_by_the_other(folder):
+def test_a_folder_that_another_run_writes_is_reported_by_one_and_not_waited_for_by_the_other(folder):
     with alone(folder / "held", doing="holding"):
         ended = run(folder, "held")
     assert ended.returncode != 0

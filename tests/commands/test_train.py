@@ -1,4 +1,4 @@
-"""One run from data to a model: what its steps are told, what a resumed one does no more, what is refused."""
+"""One run from data to a model: arguments of its steps, what a resumed run skips, what is refused."""
 
 import json
 from dataclasses import replace
@@ -18,9 +18,9 @@ from ich_mil.config import RunConfig, SetSettings, SplitSettings, read_config
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import draw_splits, load_splits
 from ich_mil.data.store import open_prepared
-from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.encoders.attention_cnn import AttentionCnn
 from ich_mil.encoders.frozen import extract_features, load_cnn, save_cnn
-from ich_mil.encoders.slice_encoders import EncoderSettings
+from ich_mil.encoders.settings import CnnSettings, EncoderSettings
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.gp.calibration import platt
@@ -33,6 +33,7 @@ from tests.feature_table import write_features
 WINDOWS = [[50.0, 100.0], [40.0, 400.0]]
 ENCODER = EncoderSettings(size=32, channels=WINDOWS)
 CNN = CnnSettings(features=4)
+HEAD = HeadSettings(n_inducing=8, sweeps=2, variance=0.5, bias=0.0, lengthscale_squared=48.0)
 
 
 class ReachedError(Exception):
@@ -40,16 +41,20 @@ class ReachedError(Exception):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    return phantoms.rsna(tmp_path_factory.mktemp("train") / "site", studies=8)
+def sites(tmp_path_factory):
+    """Two sets, `site` and `other`, and the folder `prepared`, which tests share."""
+    place = tmp_path_factory.mktemp("train")
+    for seed, name in enumerate(("site", "other")):
+        phantoms.rsna(place / name, studies=8, seed=seed)
+    return place
 
 
 @pytest.fixture
-def config(site, tmp_path):
+def config(sites, tmp_path):
     return RunConfig(
         out=tmp_path / "run",
-        train=SetSettings("rsna", str(site)),
-        prepared=tmp_path / "prepared",
+        train=SetSettings("rsna", str(sites / "site")),
+        prepared=sites / "prepared",
         split=SplitSettings(validation=0.3, test=0.2),
         encoder=ENCODER,
         cnn=CNN,
@@ -60,8 +65,15 @@ def config(site, tmp_path):
 
 
 @pytest.fixture
+def of_table(config, tmp_path):
+    """A run on the table `f.csv` of 20 scans."""
+    write_features(tmp_path / "f.csv", 20, 0)
+    return replace(config, train=SetSettings("features", str(tmp_path / "f.csv")), head=HEAD)
+
+
+@pytest.fixture
 def told(monkeypatch):
-    """What the training of the CNN is told; it ends there."""
+    """Arguments of the training of the CNN, where it ends."""
     told = {}
 
     def stop(prepared, splits, out, **settings):
@@ -72,39 +84,35 @@ def told(monkeypatch):
     return told
 
 
-def test_the_cnn_is_trained_as_the_run_says(config, told):
+def begin(config, **how):
     with pytest.raises(ReachedError):
-        train(replace(config, thickness_mm=12.0), resume=False)
+        train(config, resume=False, **how)
+
+
+def test_the_cnn_is_trained_by_the_settings_of_the_run(config, told, tmp_path):
+    begin(replace(config, thickness_mm=12.0, prepared=tmp_path / "thick"))
     assert told["encoder"].windows == ((50.0, 100.0), (40.0, 400.0))
     assert (told["cnn"], told["training"], told["seed"]) == (CNN, config.training, 5)
     assert told["out"] == config.out / "cnn"
     thick = told["prepared"].scans
     assert told["splits"].equals(draw_splits(thick, validation=0.3, test=0.2, seed=5))
     assert yaml.safe_load((config.out / "config.yaml").read_text())["encoder"]["channels"] == WINDOWS
-    thin = replace(config, thickness_mm=0.0, out=config.out / "thin", prepared=config.out / "apart")
-    with pytest.raises(ReachedError):
-        train(thin, resume=False)
-    assert told["prepared"].scans.slices.sum() > 2 * thick.slices.sum()
-
-
-def test_a_run_says_with_which_versions_it_was_begun(config, told):
-    with pytest.raises(ReachedError):
-        train(config, resume=False)
-    versions = json.loads((config.out / "run.json").read_text())["versions"]
-    assert versions == {
+    assert json.loads((config.out / "run.json").read_text())["versions"] == {
         "ich_mil": ich_mil.__version__,
         "torch": torch.__version__,
         "gpytorch": gpytorch.__version__,
     }
+    begin(replace(config, thickness_mm=0.0, out=config.out / "thin", prepared=tmp_path / "thin"))
+    assert told["prepared"].scans.slices.sum() > 2 * thick.slices.sum()
 
 
-def test_an_external_set_of_patients_to_learn_from_is_refused_before_the_cnn_is_trained(
-    config, told, site, tmp_path
+def test_an_external_set_of_training_patients_is_refused_before_the_cnn_is_trained(
+    config, told, sites, tmp_path
 ):
-    shared = replace(config, external=SetSettings("rsna", str(site)))
+    shared = replace(config, external=config.train)
     with pytest.raises(DataError, match=r"site: . of its patients were trained or calibrated on: P"):
         train(shared, resume=False)
-    again = phantoms.second_name(site, tmp_path / "again")
+    again = phantoms.second_name(sites / "site", tmp_path / "again")
     names = [f"{scan}9,0" for scan in open_prepared(config.prepared / "train").scans.index]
     (again / "labels.csv").write_text("\n".join(["scan,label", *names]))
     renamed = replace(config, external=SetSettings("folder", str(again)), prepared=tmp_path / "renamed")
@@ -112,17 +120,26 @@ def test_an_external_set_of_patients_to_learn_from_is_refused_before_the_cnn_is_
         train(renamed, resume=False)
     assert not told
     assert not (config.out / "run.json").exists()
-    other = phantoms.rsna(tmp_path / "other", studies=8, seed=1)
-    apart = replace(config, external=SetSettings("rsna", str(other)), prepared=tmp_path / "apart")
-    with pytest.raises(ReachedError):
-        train(apart, resume=False)
 
 
-def test_a_cnn_that_is_there_is_not_trained_again_and_sees_all_scans_as_it_was_trained(
-    config, told, monkeypatch
-):
-    with pytest.raises(ReachedError):
-        train(config, resume=False)
+def test_the_external_set_is_prepared_once(config, sites, tmp_path, monkeypatch):
+    apart = replace(config, external=SetSettings("rsna", str(sites / "other")), prepared=tmp_path / "apart")
+    names, prepare_set = [], module.prepare_set
+    monkeypatch.setattr(
+        module,
+        "prepare_set",
+        lambda one, name, *a, **k: (names.append(name), prepare_set(one, name, *a, **k))[1],
+    )
+    monkeypatch.setattr(module, "_cnn_features", lambda *_: None)
+    monkeypatch.setattr(module, "fit_head", lambda *_: None)
+    external = train(apart, resume=False)
+    assert external.root == sites / "other"
+    assert train(replace(apart, out=tmp_path / "next"), resume=False, external=external) is external
+    assert names == ["external"]
+
+
+def test_a_finished_cnn_is_not_trained_again_and_sees_all_scans(config, told, monkeypatch):
+    begin(config)
     told.clear()
     save_cnn(AttentionCnn(ENCODER, CNN), config.out)
     heads = []
@@ -131,17 +148,15 @@ def test_a_cnn_that_is_there_is_not_trained_again_and_sees_all_scans_as_it_was_t
     ((features, splits, _, _),) = heads
     assert not told
     assert set(splits.split) == {"train", "validation", "test"}
-    model = load_cnn(config.out)
     prepared = open_prepared(config.prepared / "train")
-    wanted = extract_features(model, prepared, list(prepared.scans.index))
+    wanted = extract_features(load_cnn(config.out), prepared, list(prepared.scans.index))
     assert sorted(features.scans) == sorted(wanted.scans)
     assert torch.equal(features.x, wanted.select(features.scans).x)
 
 
-def test_ranks_beside_the_first_take_what_it_has_made_and_write_nothing(config, told, monkeypatch):
-    config = replace(config, head=HeadSettings(n_inducing=8, sweeps=2, calibration="none"))
-    with pytest.raises(ReachedError):
-        train(config, resume=False)
+def test_ranks_beside_the_first_read_its_files_and_write_nothing(config, told, monkeypatch):
+    config = replace(config, head=replace(HEAD, calibration="none"))
+    begin(config)
     made = {path: path.read_bytes() for path in config.out.rglob("*") if path.is_file()}
     monkeypatch.setattr(Ranks, "first", False)
     monkeypatch.setattr(module, "prepare_training", lambda *_, **__: pytest.fail("prepares what is prepared"))
@@ -150,15 +165,14 @@ def test_ranks_beside_the_first_take_what_it_has_made_and_write_nothing(config, 
     assert {path: path.read_bytes() for path in config.out.rglob("*") if path.is_file()} == made
 
 
-def test_a_run_does_not_go_on_where_labels_have_changed(config, told, site, tmp_path):
+def test_a_run_does_not_resume_where_labels_have_changed(config, told, sites, tmp_path):
     own = tmp_path / "own"
     own.mkdir()
-    (own / "stage_2_train").symlink_to(site / "stage_2_train")
-    labels = pd.read_csv(site / "stage_2_train.csv")
-    config = replace(config, train=SetSettings("rsna", str(own)))
+    (own / "stage_2_train").symlink_to(sites / "site" / "stage_2_train")
+    labels = pd.read_csv(sites / "site" / "stage_2_train.csv")
+    config = replace(config, train=SetSettings("rsna", str(own)), prepared=tmp_path / "prepared")
     labels.to_csv(own / "stage_2_train.csv", index=False)
-    with pytest.raises(ReachedError):
-        train(config, resume=False)
+    begin(config)
     labels.assign(Label=0).to_csv(own / "stage_2_train.csv", index=False)
     with pytest.raises(DataError, match="have another patient, label or slices now"):
         train(config, resume=True)
@@ -168,135 +182,109 @@ def test_a_run_does_not_go_on_where_labels_have_changed(config, told, site, tmp_
 def test_parts_of_an_unknown_run_are_not_built_upon(config, told, made):
     config.out.mkdir()
     (config.out / made).touch()
-    with pytest.raises(ConfigError, match=rf"holds {made} but no run\.json"):
-        train(config, resume=True)
-    assert not told
+    for resume in (True, False):
+        with pytest.raises(ConfigError, match=rf"holds {made} but no run\.json"):
+            train(config, resume=resume)
+    assert {path.name for path in config.out.iterdir()} == {made}
 
 
-def test_a_split_of_ones_own_needs_no_shares_but_validation_scans_for_a_cnn(config, told, tmp_path):
-    with pytest.raises(ReachedError):
-        train(config, resume=False)
+def test_a_split_file_needs_no_shares_but_validation_scans_for_a_cnn(config, told, tmp_path):
+    begin(config)
     drawn = told["splits"]
     drawn.to_csv(tmp_path / "own.csv", index=False)
-    split = SplitSettings(validation=0, file=tmp_path / "own.csv")
-    own = replace(config, split=split, out=tmp_path / "own")
-    with pytest.raises(ReachedError):
-        train(own, resume=False)
+    own = replace(config, split=SplitSettings(validation=0, file=tmp_path / "own.csv"), out=tmp_path / "own")
+    begin(own)
     assert told["splits"].split.tolist() == drawn.split.tolist()
     drawn.assign(split=drawn.split.replace("validation", "test")).to_csv(tmp_path / "own.csv", index=False)
-    with pytest.raises(ConfigError, match="a CNN needs validation scans"):
-        train(replace(own, out=tmp_path / "none"), resume=False)
+    without = replace(config, split=SplitSettings(validation=0))
+    for refused in (replace(own, out=tmp_path / "none"), replace(without, out=tmp_path / "none")):
+        with pytest.raises(ConfigError, match="a CNN needs validation scans"):
+            train(refused, resume=False)
     assert not (tmp_path / "none" / "run.json").exists()
 
 
-def test_a_resumed_run_is_divided_as_its_list_says(config, tmp_path, capsys):
-    write_features(tmp_path / "f.csv", 20, 0)
+def test_a_resumed_run_keeps_the_split_of_its_file(of_table, tmp_path, capsys):
     rows = [f"s0-{b},{('train', 'validation')[b % 4 == b % 3]}" for b in range(18)]
     own = tmp_path / "own.csv"
     own.write_text("scan,split\n" + "\n".join(rows))
-    table = SetSettings("features", str(tmp_path / "f.csv"))
-    head = HeadSettings(n_inducing=8, sweeps=2, calibration="none")
-    run = replace(config, train=table, head=head, split=SplitSettings(file=own))
+    run = replace(of_table, head=replace(HEAD, calibration="none"), split=SplitSettings(file=own))
     train(run, resume=False)
-    assert f"{own}: 2 scans are in no split and take no part: s0-18, s0-19" in capsys.readouterr().out
+    assert f"{own}: 2 scans are in no split" in capsys.readouterr().out
     own.write_text("scan,split\n" + "\n".join(rows[::-1]))
     train(run, resume=True)  # the same list in another order
     for other in (rows[:-1], [*rows[:-1], "s0-17,test"], [*rows, "s0-18,train"]):
         own.write_text("scan,split\n" + "\n".join(other))
-        with pytest.raises(
-            DataError, match=r"own\.csv: divides 1 scans otherwise than when the run began: s0-1"
-        ):
+        with pytest.raises(DataError, match=r"own\.csv: divides 1 scans otherwise .* s0-1"):
             train(run, resume=True)
 
 
-def test_sets_that_are_absent_or_of_two_kinds_are_refused_before_anything_is_read(config, told, tmp_path):
-    absent = replace(config, external=SetSettings("rsna", str(tmp_path / "absent")))
-    with pytest.raises(DataError, match="absent: no such file or folder"):
-        train(absent, resume=False)
-    write_features(tmp_path / "f.csv", 4, 0)
-    mixed = replace(config, external=SetSettings("features", str(tmp_path / "f.csv")))
-    with pytest.raises(ConfigError, match="must both be pictures or both be features"):
-        train(mixed, resume=False)
-    assert not config.out.exists()
-    assert not config.prepared.exists()
+def test_settings_that_cannot_be_used_are_refused_before_scans_are_prepared(
+    config, of_table, sites, tmp_path
+):
+    def changed(run=config, **changes):
+        return replace(run, prepared=tmp_path / "prepared", **changes)
 
-
-@pytest.mark.parametrize("read", ["train", "external"])
-def test_a_run_is_not_written_into_the_data(config, site, told, read):
-    inside = replace(config, out=site / "run", **{read: SetSettings("rsna", str(site))})
-    with pytest.raises(ConfigError, match=r"lies in the folder that is read .*choose another --out"):
-        train(inside, resume=False)
-    assert not inside.out.exists()
-    assert not inside.prepared.exists()
-
-
-def test_a_network_that_cannot_be_built_is_told_before_scans_are_prepared(config, told):
-    with pytest.raises(ModelError, match="encoder 'resnet19' is neither"):
-        train(replace(config, encoder=EncoderSettings(name="resnet19")), resume=False)
-    assert not config.out.exists()
-    assert not config.prepared.exists()
+    mixed = SetSettings("features", str(tmp_path / "f.csv"))
+    inside = sites / "site" / "run"
+    for refused, error, message in (
+        (changed(external=SetSettings("rsna", "/absent")), DataError, "absent: no such file"),
+        (changed(external=mixed), ConfigError, "must all be pictures, or all be features"),
+        (changed(out=inside), ConfigError, "choose another --out"),
+        (
+            changed(train=SetSettings("rsna", str(sites / "other")), external=config.train, out=inside),
+            ConfigError,
+            "choose another --out",
+        ),
+        (changed(encoder=EncoderSettings(name="resnet19")), ModelError, "'resnet19'"),
+        (changed(of_table, head=replace(HEAD, smooth_mm=5.0)), DataError, r"f\.csv: .*smooth_mm"),
+    ):
+        with pytest.raises(error, match=message):
+            train(refused, resume=False)
+        assert not refused.out.exists()
+        assert not refused.prepared.exists()
 
 
 @pytest.mark.parametrize(
-    ("chosen", "message"),
+    ("kernel", "message"),
     [
-        ({"kernel": "RBF"}, "head.kernel: gpytorch.kernels has no kernel 'RBF'"),
-        ({"kernel": "PolynomialKernel"}, "head.kernel: PolynomialKernel cannot be made from its name alone"),
-        ({"kernel": "RBFKernelGrad"}, r"a matrix \((10, 10|8, 8)\) of 2 slices, not \(2, 2\)"),
+        ("RBF", "has no kernel 'RBF'"),
+        ("PolynomialKernel", "PolynomialKernel cannot be made"),
+        ("RBFKernelGrad", r"a matrix \((10, 10|8, 8)\) of 2 slices, not \(2, 2\)"),
     ],
 )
-def test_a_head_that_cannot_be_fitted_is_told_before_scans_are_prepared(
-    config, told, tmp_path, chosen, message
+def test_a_kernel_that_cannot_be_used_is_refused_before_scans_are_prepared(
+    config, of_table, tmp_path, kernel, message
 ):
     """With a width of 4, or of 3 features: a value and a derivative for each."""
-    config = replace(config, head=HeadSettings(**chosen))
-    with pytest.raises(ConfigError, match=message):
-        train(config, resume=False)
-    write_features(tmp_path / "f.csv", 30, 0)
-    table = replace(config, train=SetSettings("features", str(tmp_path / "f.csv")))
-    with pytest.raises(ConfigError, match=message):
-        train(table, resume=False)
-    smooth = replace(table, head=HeadSettings(smooth_mm=5.0))
-    with pytest.raises(
-        DataError, match=r"f\.csv: head\.smooth_mm is 5, but where the slices lie is not known"
-    ):
-        train(smooth, resume=False)
-    assert not config.out.exists()
-    assert not config.prepared.exists()
+    for run in (config, of_table):
+        run = replace(run, head=HeadSettings(kernel=kernel), prepared=tmp_path / "prepared")
+        with pytest.raises(ConfigError, match=message):
+            train(run, resume=False)
+        assert not run.out.exists()
+        assert not run.prepared.exists()
 
 
 @pytest.mark.parametrize(
     ("scans", "validation", "message"),
-    [
-        (8, 0.0, r"f\.csv: 5 folds need at least 5 patients of each label, there are 4 of one"),
-        (
-            2,
-            0.5,
-            r"f\.csv: 1 patients with label 0 are too few .* add scans of that label, or lower the shares$",
-        ),
-    ],
+    [(8, 0.0, r"f\.csv: 5 folds need at least 5 patients"), (2, 0.5, r"f\.csv: 1 patients with label 0")],
 )
-def test_too_few_scans_are_told_before_a_run_begins(config, tmp_path, scans, validation, message):
+def test_too_few_scans_are_refused_before_a_run_begins(of_table, tmp_path, scans, validation, message):
     write_features(tmp_path / "f.csv", scans, 0)
-    table = SetSettings("features", str(tmp_path / "f.csv"))
-    few = replace(config, train=table, split=SplitSettings(validation=validation))
     with pytest.raises(DataError, match=message):
-        train(few, resume=False)
-    assert not config.out.exists()
-    uncalibrated = replace(few, split=SplitSettings(0.0), head=HeadSettings(calibration="none", n_inducing=4))
-    train(uncalibrated, resume=False)
+        train(replace(of_table, split=SplitSettings(validation)), resume=False)
+    assert not of_table.out.exists()
+    uncalibrated = HeadSettings(calibration="none", n_inducing=4)
+    train(replace(of_table, split=SplitSettings(0.0), head=uncalibrated), resume=False)
 
 
 @pytest.mark.parametrize("validation", [0.3, 0.0])
-def test_the_cnn_is_calibrated_on_the_scans_that_calibrate_the_head(config, tmp_path, validation):
+def test_the_cnn_is_calibrated_on_the_scans_that_calibrate_the_head(of_table, tmp_path, validation):
     path = tmp_path / "f.csv"
     write_features(path, 40, 0)
     table = pd.read_csv(path)
     number = table.bag_name.str.split("-").str[1].astype(int)
     table.assign(bag_cnn_probability=0.2 + 0.5 * table.bag_label + number % 7 / 25).to_csv(path, index=False)
-    head = HeadSettings(n_inducing=8, sweeps=2)
-    run = replace(config, train=SetSettings("features", str(path)), head=head)
-    run = replace(run, split=SplitSettings(validation, test=0.2))
+    run = replace(of_table, split=SplitSettings(validation, test=0.2))
     train(run, resume=False)
     splits = load_splits(run.out / "splits.csv")
     held = splits.scan[splits.split == ("validation" if validation else "train")].tolist()
@@ -305,33 +293,26 @@ def test_the_cnn_is_calibrated_on_the_scans_that_calibrate_the_head(config, tmp_
     assert CnnSigmoid.load(run.out / CNN_SIGMOID) == CnnSigmoid(slope, intercept)
 
 
-def test_a_head_is_there_when_all_that_is_told_of_it_is(config, tmp_path):
-    write_features(tmp_path / "f.csv", 20, 0)
-    table = SetSettings("features", str(tmp_path / "f.csv"))
-    run = replace(config, train=table, head=HeadSettings(n_inducing=8, sweeps=2))
-    (config.out / "head_fit.json").mkdir(parents=True)  # it cannot be written
+def test_the_head_is_written_after_its_other_files(of_table):
+    (of_table.out / "head_fit.json").mkdir(parents=True)  # it cannot be written
     with pytest.raises((OSError, DataError)):
-        train(run, resume=False)
-    assert not (config.out / "head.json").exists()
-    (config.out / "head_fit.json").rmdir()
-    train(run, resume=True)
-    assert (config.out / "head.json").is_file()
+        train(of_table, resume=False)
+    assert not (of_table.out / "head.json").exists()
+    (of_table.out / "head_fit.json").rmdir()
+    train(of_table, resume=True)
+    assert (of_table.out / "head.json").is_file()
 
 
 @pytest.mark.parametrize("validation", [0.3, 0.0])
-def test_a_held_out_slice_far_from_training_is_told_with_file_and_scan(config, tmp_path, validation):
+def test_a_held_out_slice_far_from_training_is_reported_with_file_and_scan(of_table, tmp_path, validation):
     path = tmp_path / "f.csv"
-    write_features(path, 20, 0)
-    splits = draw_splits(read_feature_csv(path).table, validation=validation, test=0.0, seed=config.seed)
+    splits = draw_splits(read_feature_csv(path).table, validation=validation, test=0.0, seed=of_table.seed)
     scan = splits.scan[splits.split == ("validation" if validation else "train")].iloc[-1]
     table = pd.read_csv(path)
     table.loc[table.index[table.bag_name == scan][1], "feature_2"] = 1e9
     table.to_csv(path, index=False)
-    head = HeadSettings(n_inducing=8, sweeps=2)
-    run = replace(config, train=SetSettings("features", str(path)), head=head)
-    run = replace(run, split=SplitSettings(validation))
     with pytest.raises(DataError, match=rf"f\.csv: scan '{scan}': feature 2 of slice 1 lies \d"):
-        train(run, resume=False)
+        train(replace(of_table, split=SplitSettings(validation)), resume=False)
 
 
 def test_training_starts_from_the_networks_of_a_finished_run(config, told, monkeypatch):
@@ -339,8 +320,7 @@ def test_training_starts_from_the_networks_of_a_finished_run(config, told, monke
     members = [SimpleNamespace(cnn="another"), SimpleNamespace(cnn=start)]
     model = SimpleNamespace(members=members, check_input=lambda *, pictures: None)
     monkeypatch.setattr(module, "load_model", lambda run: model if run == Path("start") else None)
-    with pytest.raises(ReachedError):
-        train(replace(config, start=Path("start")), resume=False)  # its seed is odd: the second member
+    begin(replace(config, start=Path("start")))  # its seed is odd: the second member
     assert told["start"] is start
     assert told["encoder"] == start.encoder_settings
     assert told["cnn"] == start.settings
@@ -348,10 +328,8 @@ def test_training_starts_from_the_networks_of_a_finished_run(config, told, monke
     assert (kept.encoder.size, kept.start) == (64, Path("start"))
 
 
-def test_networks_are_not_trained_on_sets_for_heads_alone(config, told, tmp_path):
-    other = phantoms.rsna(tmp_path / "other", studies=8, seed=1)
-    with pytest.raises(ReachedError):
-        train(replace(config, also=[SetSettings("rsna", str(other), networks=False)]), resume=False)
+def test_networks_are_not_trained_on_sets_for_heads_alone(config, told, sites):
+    begin(replace(config, also=[SetSettings("rsna", str(sites / "other"), networks=False)]))
     own = {*open_prepared(config.prepared / "train").scans.index}
     assert {*told["splits"].scan} == own
     assert {*load_splits(config.out / "splits.csv").scan} > own

@@ -62,11 +62,8 @@ def test_a_patient_of_two_sets_is_one_by_key_or_by_a_slice_and_stays_in_one_spli
     second = slices(tmp_path / "2", ["d", "e", "f"], shared, patients=["p", "s", "t"])
     scans = joined([first, second]).scans
     assert scans.patient["a"] == scans.patient["d"] == first.scans.patient["a"]
-    assert (
-        scans.patient["b"]
-        == scans.patient["e"]
-        == f"{first.scans.patient['b']} = {second.scans.patient['e']}"
-    )
+    both = f"{first.scans.patient['b']} = {second.scans.patient['e']}"
+    assert scans.patient["b"] == scans.patient["e"] == both
     assert scans.patient.nunique() == 4
     scans = scans.assign(label=[0, 0, 0, 1, 1, 0])
     for seed in range(10):

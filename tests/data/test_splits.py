@@ -86,24 +86,17 @@ def test_a_patient_in_two_splits_is_named(scans, tmp_path):
 
 def test_a_good_split_file_is_used_as_it_is(scans, tmp_path):
     rows = [f"s{i},{'validation' if i % 20 < 6 else 'train'}" for i in range(60)]
-    table = read_splits(split_file(tmp_path / "own.csv", rows), scans)
+    table = read_splits(split_file(tmp_path / "own.csv", [*rows, "s5,validation"]), scans)  # a row twice
+    assert table.scan.is_unique
     assert table.set_index("scan").split["s5"] == "validation"
     assert table.set_index("scan").split["s46"] == "train"
-
-
-def test_a_row_that_is_there_twice_counts_once(scans, tmp_path):
-    rows = [f"s{i},{'validation' if i % 20 < 6 else 'train'}" for i in range(60)]
-    table = read_splits(split_file(tmp_path / "own.csv", [*rows, "s5,validation"]), scans)
-    assert table.scan.is_unique
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_a_split_of_one_label_is_refused(scans, tmp_path, split):
     other = "validation" if split == "train" else "train"
     rows = [f"s20,{other}", f"s21,{other}", f"s22,{split}", f"s23,{split}"]  # s21 alone is positive
-    with pytest.raises(
-        DataError, match=f"the {split} split needs scans of both labels, it has \\[0\\]; divide"
-    ):
+    with pytest.raises(DataError, match=rf"the {split} split needs scans of both labels, it has \[0\]"):
         read_splits(split_file(tmp_path / "own.csv", rows), scans)
 
 
@@ -120,7 +113,7 @@ def test_the_split_of_a_run_that_was_changed_by_hand_is_refused(scans, tmp_path)
 
 @pytest.mark.parametrize(
     ("row", "message"),
-    [("s0,holdout", "got 'holdout'"), ("s99,train", "not among those to train on: s99; take these rows out")],
+    [("s0,holdout", "got 'holdout'"), ("s99,train", "not among those to train on: s99")],
 )
 def test_split_files_that_cannot_be_used(scans, tmp_path, row, message):
     with pytest.raises(DataError, match=message):
@@ -164,17 +157,18 @@ def test_every_split_has_both_labels_however_few_there_are(n, positive):
     assert table.groupby("split").label.nunique().to_dict() == {"train": 2, "validation": 2}
 
 
-def test_a_split_whose_scans_have_changed_is_refused(scans):
+@pytest.mark.parametrize(
+    ("scan", "changes"),
+    [("s8", {"patient": "p9"}), ("s59", {"content": "c"}), ("s7", {"label": -1}), ("s3", None)],
+)
+def test_a_split_whose_scans_have_changed_is_refused(scans, scan, changes):
     table = draw_splits(scans, validation=0.2, test=0.25, seed=0)
     check_current(table, scans, "run")
-    with pytest.raises(DataError, match="now: s8; start a new run"):
-        check_current(table, scans.assign(patient=scans.patient.where(scans.index != "s8", "p9")), "run")
-    with pytest.raises(DataError, match="now: s59; start a new run"):
-        check_current(table, scans.assign(content=scans.content.where(scans.index != "s59", "c")), "run")
-    with pytest.raises(DataError, match="1 scans are gone or have another patient, label or slices now: s3"):
-        check_current(table, scans.drop("s3"), "run")
-    scans.loc["s7", "label"] = 1 - scans.loc["s7", "label"]
-    with pytest.raises(DataError, match="now: s7; start a new run"):
+    if changes is None:
+        scans = scans.drop(scan)
+    for column, value in (changes or {}).items():
+        scans.loc[scan, column] = value
+    with pytest.raises(DataError, match=f"run: 1 scans .*: {scan};"):
         check_current(table, scans, "run")
 
 

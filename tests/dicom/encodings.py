@@ -1,18 +1,18 @@
 """Small valid CT files in every encoding that occurs, made by code, for tests and as seeds of the fuzzer.
 
-In: nothing, or stored values of one's own. Out: `Case`s: the bytes of a file, and the HU that reading it must
-give, exact or within a stated tolerance where the encoding loses something. Encoders are those of pydicom,
-pyjpegls and GDCM; none installed here writes HTJ2K, so two code streams of it are kept as text.
+Out: `Case`s: the bytes of a file, and the HU that reading it must give, exact or within a stated tolerance
+where the encoding is lossy. Encoders are those of pydicom, pyjpegls and GDCM; none of them writes HTJ2K,
+so two code streams of it are files beside this one.
 
 Source: DICOM PS3.5 A.4 and 8.2 (transfer syntaxes), PS3.3 A.38 (enhanced CT), A.70 (legacy converted).
 Legend: `H, W` pixels.
 """
 
-import base64
 import functools
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,34 +50,6 @@ NEAR = 2
 # much again for encoders of other versions.
 LOSSY = 12
 
-# Written by imagecodecs 2026.3.6 (OpenJPH 0.26.3, progression RPCL) from `stored_values()`:
-# htj2k_encode(values, reversible=True) and htj2k_encode(values, level=0.0001, reversible=False).
-_HTJ2K_LOSSLESS = """
-/0//UQApQAAAAAAUAAAAGAAAAAAAAAAAAAAAFAAAABgAAAAAAAAAAAABDwEB/1AACAACAAAACv9SAAwAAgABAAUEBEAB/1wAEyCIkJCQkJCQ
-kJCQkJCQiIiI/2QAFwABT3BlbkpQSCBWZXIgMC4yNi4zLv+QAAoAAAAAAscAAf+TwAAmO/gFB3QAwAATQAASwAASgFr8Aod0AAICB3QA6gAH
-dADAABPAABPAABMAiMDIAwN0AGQy+gCCNACZ/AKHdADAABWwAAWpAABXAA1iWJ8+POvhB/lHNQAkoI5FDsyvrAP1AQAoi/4hgL6ZAO6qoN6Y
-NBuA+AWZgzUAwAAXbQAAXZQAAXbgMNp/iSAqE4p22kGp9ATKHyTo4QQdmOQDoigSmPX9NPrhQVh+q4TtH+UDE8yppwDlG8gwEZ0AupFdq01N
-QnDThs6Tp9mVLggHAAYg8KGTMbvjRbX08q7EMee7FtUWehRdCEo3kEBpnADuQyAkreDRpSDMwAgXogY0hgE2aAACgoCW6PVu37zIfRbIIQOu
-q34CB+EASfJKO4aMN5CAJz0AwAAvoSAAF9IwAAvcQO3sSKIdINgWXUNU+yXahcJOn/31tDBFXcNmTWvUwJm6HWvD2o9FenbADWDBGgOASTvb
-UXtRylZEQgBggA7AQWskvDZ2ZKEdDoKoGrOpEZTlGUw2oXQFdgBZu7ohur62tua0IZKOxf4AQLwjSlv2RFpwwDxDFwWB+dy0wuQxAIIYACfd
-Ae12ROoTJrJZnrMAQNJCZYFj7NraCaE2/NCmqAAABACgJkCmNvggeuwatGsXAACIEwMGWGiHKGtnlw1AdkDiCjzQ8iQ6ihrZ4W929k5i05oN
-gJ/XcBJoP+3YYY+SGNlhILEQNteOy32SVDvH/gAgTBBSooCY5QY+dsgnfkBfXepgLTRe+8NidjG8hAI0MAHv1QK1az9L7bHJwr7Grs0Q7WrT
-DluqzUVYw+q1kL1G7QDwhweABgDUbu21AbA2AAg4OHBNO2xq1y5Aa5cNI9mw0NcEqk07bbUDtPaxwSaQ2kP2EvsSA8aJo7doV3XzPZ3TlAW9
-mXkxVFEm7kMICUwxAe/SAv/Z
-"""
-_HTJ2K_LOSSY = """
-/0//UQApQAAAAAAUAAAAGAAAAAAAAAAAAAAAFAAAABgAAAAAAAAAAAABDwEB/1AACAACAAAAJ/9SAAwAAgABAAUEBEAA/1wAIyKcXZw3nDec
-EpRJlEmUMYyIjIiMnIUhhSGFjXz2fPZ8mf9kABcAAU9wZW5KUEggVmVyIDAuMjYuMy7/kAAKAAAAAAJtAAH/k8AACcATBf0Gh3QAwAAJoAAE
-sAACUB79Aod0AKwCB3QAuQGHdADAABPAABPAABMAPjL2AoN0AK4c/gIBdAA5/gIHdADAACsgABacAAKwPlhk0USRigf5BzUAvvykN8QIPyEm
-/gBhC/4QgL6ZAGy6UqGSjfMDmQM1AMAAXWwABdXAAF1YWooo9B7tipsq4NJOGgMcDgR80HITpKCzwOBERrNuL/YCJ2VNOAcg3hCBKX0ANiDM
-WIxUwDIoQA7eLHgqEBiY4bKHQCrbuhjOFrWS/izqSPOIRDeIIGmcAGSgwKoCHIQGYQtWlgYsGjy0psaCLf8LOMFwJldX+wk6SUd2OhjeEIF3
-PQDAAL3WAAXuMAAvaOl9CHWFbmTOgtRHgcb2OfzhtSFAAwBUiWi9hiUWXsRo36rGAhAc6YIeJPon9dZaIAo2rLkPQyNlBAbSci2QYOT0ohE+
-ChChBMyI0KV50fzYI9RERTxAAfAOGHSxiBLRpueY50MjjaDpw3BAsA3giXHACT5dATQgBLoZOHdZb4gfA9xMsSBYAQU9KQZA1NMgkJUPCBCB
-0oIED4Mnibr2lIqmSdD4KMkRoM38T6oKUqLvJE1SaokEtNjzQXoTc+7IIXgvMLFpEhATMigU5qVgbqW8fL26lJdzP4uFgqcchGBCBGgC2F8B
-yRU0ITYRXGsMQfeMTIA9zoKgSBaAdD5KWBAQJMFBhWYi13RZmoWi4rHmlCxgOMQZGrplfK44o7zSeQgMHVfo6JlEiQEi0CcMhPAbXBvYoJFG
-qFGSr46UkgZCG+tJ5vqHwBEuUER6XgH/2Q==
-"""
-
 
 @dataclass(frozen=True)
 class Case:
@@ -105,9 +77,8 @@ class Storage:
 
     def hu(self, stored: np.ndarray) -> np.ndarray:
         """HU on the CT scale, as `read_slice` returns them."""
-        return np.clip(np.rint(stored.astype(float) * self.slope + self.intercept), -1024, 3095).astype(
-            np.int16
-        )
+        hu = np.rint(stored.astype(float) * self.slope + self.intercept)
+        return np.clip(hu, -1024, 3095).astype(np.int16)
 
 
 TWELVE_BIT = Storage()
@@ -129,16 +100,9 @@ def head(phase: float = 0.0) -> np.ndarray:
 
 def stored_values(storage: Storage = TWELVE_BIT, phase: float = 0.0) -> np.ndarray:
     """Stored values (H, W) of `head`, as near as `storage` can hold them."""
-    low, high = (
-        (-(1 << (storage.bits - 1)), (1 << (storage.bits - 1)) - 1)
-        if storage.signed
-        else (
-            0,
-            (1 << storage.bits) - 1,
-        )
-    )
+    low = -(1 << (storage.bits - 1)) if storage.signed else 0
     values = np.rint((head(phase) - storage.intercept) / storage.slope)
-    return np.clip(values, low, high).astype(storage.dtype)
+    return np.clip(values, low, low + (1 << storage.bits) - 1).astype(storage.dtype)
 
 
 # Code streams
@@ -209,10 +173,14 @@ def _pydicom_stream(stored: np.ndarray, storage: Storage, syntax: UID) -> bytes:
 
 
 def _htj2k_stream(stored: np.ndarray, *, lossy: bool) -> bytes:
-    """The kept HTJ2K stream of `stored_values()`; other values need imagecodecs, which tests do without."""
+    """Stored HTJ2K stream of `stored_values()`; other values need imagecodecs, which tests do without.
+
+    Written by imagecodecs 2026.3.6 (OpenJPH 0.26.3, progression RPCL): htj2k_encode(values, reversible=True)
+    and htj2k_encode(values, level=0.0001, reversible=False).
+    """
     if not np.array_equal(stored, stored_values()):
         raise ValueError("HTJ2K is kept for stored_values() only")
-    return base64.b64decode(_HTJ2K_LOSSY if lossy else _HTJ2K_LOSSLESS)
+    return Path(__file__).with_name(f"htj2k_{'lossy' if lossy else 'lossless'}.j2c").read_bytes()
 
 
 # Files
@@ -261,25 +229,16 @@ def enhanced(
     legacy: bool = False,
     undefined: bool = False,
 ) -> Dataset:
-    """An enhanced CT without its pixels; orientation and spacing are shared, the rest is per frame.
+    """An enhanced CT of `frames` (H, W) without its pixels, or a Legacy Converted one.
 
-    Args:
-        frames: (H, W) stored values of each.
-        storages: slope and intercept of each frame; the rest is the first one's.
-        legacy: Legacy Converted Enhanced CT instead.
-        undefined: write sequences and items with undefined lengths.
+    Orientation and spacing are shared; position, slope and intercept are per frame. With `undefined`,
+    sequences and items have undefined lengths.
     """
-    alone: tuple[str, ...] = (
-        "ImagePositionPatient",
-        "ImageOrientationPatient",
-        "PixelSpacing",
-        "SliceThickness",
-    )
-    alone += ("RescaleSlope", "RescaleIntercept", "InstanceNumber")
-    ds = data_set(frames[0], storages[0], **dict.fromkeys(alone))
+    geometry = ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing", "SliceThickness")
+    rescale = ("RescaleSlope", "RescaleIntercept")
+    ds = data_set(frames[0], storages[0], **dict.fromkeys((*geometry, *rescale)))
     ds.SOPClassUID = LegacyConvertedEnhancedCTImageStorage if legacy else EnhancedCTImageStorage
     ds.NumberOfFrames = len(frames)
-    ds.InstanceNumber = 7
     shared, orientation, measures = Dataset(), Dataset(), Dataset()
     orientation.ImageOrientationPatient = [1, 0, 0, 0, 1, 0]
     measures.PixelSpacing = [0.5, 0.45]
@@ -289,17 +248,14 @@ def enhanced(
     ds.SharedFunctionalGroupsSequence = [shared]
     items = []
     for index, storage in enumerate(storages):
-        item, position, content, rescale = Dataset(), Dataset(), Dataset(), Dataset()
+        item, position, content, to_hu = Dataset(), Dataset(), Dataset(), Dataset()
         position.ImagePositionPatient = [-125, -120.5, 30 + 5 * index]
-        content.StackID = "1"
-        content.InStackPositionNumber = index + 1
         content.DimensionIndexValues = [1, index + 1]
-        rescale.RescaleSlope = storage.slope
-        rescale.RescaleIntercept = storage.intercept
-        rescale.RescaleType = "HU"
+        to_hu.RescaleSlope, to_hu.RescaleIntercept = storage.slope, storage.intercept
+        to_hu.RescaleType = "HU"
         item.PlanePositionSequence = [position]
         item.FrameContentSequence = [content]
-        item.PixelValueTransformationSequence = [rescale]
+        item.PixelValueTransformationSequence = [to_hu]
         items.append(item)
     ds.PerFrameFunctionalGroupsSequence = items
     if undefined:
@@ -329,18 +285,10 @@ def add_native(ds: Dataset, frames: Sequence[np.ndarray], storage: Storage, synt
 def add_encapsulated(
     ds: Dataset, streams: Sequence[bytes], *, table: str = "basic", fragments: int = 1
 ) -> Dataset:
-    """Put compressed frames into `ds`.
-
-    Args:
-        ds: the data set.
-        streams: a code stream a frame.
-        table: how frames are found: `basic` or `extended` offset table, or `none`.
-        fragments: items a frame.
-    """
+    """Put compressed frames into `ds`, with a `basic` or `extended` offset table or `none`."""
     if table == "extended":
-        ds.PixelData, ds.ExtendedOffsetTable, ds.ExtendedOffsetTableLengths = encapsulate_extended(
-            list(streams)
-        )
+        extended = encapsulate_extended(list(streams))
+        ds.PixelData, ds.ExtendedOffsetTable, ds.ExtendedOffsetTableLengths = extended
     else:
         ds.PixelData = encapsulate(list(streams), fragments_per_frame=fragments, has_bot=table == "basic")
     ds["PixelData"].VR = "OB"
@@ -473,17 +421,11 @@ def _multi_frame_cases() -> Iterator[Case]:
     frames = [stored_values(storage, phase=index) for index, storage in enumerate(storages)]
     hu = tuple(storage.hu(frame) for storage, frame in zip(storages, frames, strict=True))
 
-    def make(name: str, syntax: UID, put: Callable[[Dataset], Dataset], **options: bool) -> Case:
-        return Case(f"enhanced/{name}", file_bytes(put(enhanced(frames, storages, **options)), syntax), hu)
-
     for name, syntax in _NATIVE.items():
-
-        def native(ds: Dataset, syntax: UID = syntax) -> Dataset:
-            return add_native(ds, frames, TWELVE_BIT, syntax)
-
-        yield make(name, syntax, native)
-        yield make(f"{name}-undefined-lengths", syntax, native, undefined=True)
-        yield make(f"{name}-legacy", syntax, native, legacy=True)
+        for kind in ("", "undefined-lengths", "legacy"):
+            ds = enhanced(frames, storages, undefined=kind == "undefined-lengths", legacy=kind == "legacy")
+            add_native(ds, frames, TWELVE_BIT, syntax)
+            yield Case(f"enhanced/{name}{'-' if kind else ''}{kind}", file_bytes(ds, syntax), hu)
     for name, syntax in (
         ("rle", RLELossless),
         ("jpeg-lossless-sv1", JPEGLosslessSV1),
@@ -494,13 +436,6 @@ def _multi_frame_cases() -> Iterator[Case]:
         for table, fragments in (("basic", 1), ("none", 1), ("extended", 1), ("basic", 2), ("none", 2)):
             if syntax == RLELossless and fragments > 1:
                 continue  # PS3.5 A.4.2: one fragment a frame
-
-            def packed(
-                ds: Dataset,
-                streams: Sequence[bytes] = streams,
-                table: str = table,
-                fragments: int = fragments,
-            ) -> Dataset:
-                return add_encapsulated(ds, streams, table=table, fragments=fragments)
-
-            yield make(f"{name}-{table}-{fragments}", syntax, packed, undefined=table == "none")
+            ds = enhanced(frames, storages, undefined=table == "none")
+            add_encapsulated(ds, streams, table=table, fragments=fragments)
+            yield Case(f"enhanced/{name}-{table}-{fragments}", file_bytes(ds, syntax), hu)

@@ -65,23 +65,13 @@ def tilted(k: int, degrees: float, *, step: float = 5.0, **changes: object) -> S
 
 def tilt_slab(zs, degrees: float, start: int, **changes: object) -> list[SliceHeader]:
     """Slices centred on (0, 0, z), the gantry turned: 512 pixels of 0.5 mm, 127.75 mm to the centre."""
-    return turned_slab(zs, degrees, start, 127.75, 127.75, **changes)
-
-
-def turned_slab(zs, degrees: float, start: int, across: float, down: float, **changes) -> list[SliceHeader]:
-    """As `tilt_slab`, of pictures whose centre is `across` and `down` mm from the first pixel."""
-    angle = math.radians(degrees)
+    angle, to_centre = math.radians(degrees), 127.75
     row, column = (1.0, 0.0, 0.0), (0.0, math.cos(angle), -math.sin(angle))
-    return [
-        header(
-            z,
-            number=start + i,
-            position=(-across, -down * column[1], z - down * column[2]),
-            orientation=(*row, *column),
-            **changes,
-        )
-        for i, z in enumerate(zs)
-    ]
+    slices = []
+    for i, z in enumerate(zs):
+        position = (-to_centre, -to_centre * column[1], z - to_centre * column[2])
+        slices.append(header(z, number=start + i, position=position, orientation=(*row, *column), **changes))
+    return slices
 
 
 def parts(*slices: list[SliceHeader]) -> list[tuple[str, int, list[str]]]:

@@ -218,21 +218,14 @@ def _flip(rng: random.Random, data: bytes, start: int, end: int) -> bytes | None
 Mutation = Callable[[random.Random, Layout], bytes | None]
 
 
-def flip_any(rng: random.Random, layout: Layout) -> bytes | None:
-    return _flip(rng, layout.flat, 0, len(layout.flat))
-
-
-def flip_header(rng: random.Random, layout: Layout) -> bytes | None:
-    return _flip(rng, layout.flat, 128, layout.pixels_at())
+def flip(rng: random.Random, layout: Layout) -> bytes | None:
+    whole, header = (0, len(layout.flat)), (128, layout.pixels_at())
+    return _flip(rng, layout.flat, *rng.choice((whole, header)))
 
 
 def truncate(rng: random.Random, layout: Layout) -> bytes | None:
-    return layout.flat[: rng.randrange(len(layout.flat))]
-
-
-def truncate_pixels(rng: random.Random, layout: Layout) -> bytes | None:
-    start = layout.pixels_at()
-    return layout.flat[: rng.randrange(start, len(layout.flat))] if start < len(layout.flat) else None
+    start = rng.choice((0, layout.pixels_at()))
+    return layout.flat[: rng.randrange(start, len(layout.flat) + 1)]
 
 
 def change_length(rng: random.Random, layout: Layout) -> bytes | None:
@@ -428,11 +421,9 @@ def duplicate_element(rng: random.Random, layout: Layout) -> bytes | None:
 
 def remove_element(rng: random.Random, layout: Layout) -> bytes | None:
     element = rng.choice(layout.elements)
+    if rng.random() < 0.5:  # its value only
+        return _with_value(layout, element, b"")
     return layout.flat[: element.start] + layout.flat[element.end :]
-
-
-def empty_value(rng: random.Random, layout: Layout) -> bytes | None:
-    return _with_value(layout, rng.choice(layout.elements), b"")
 
 
 def change_syntax(rng: random.Random, layout: Layout) -> bytes | None:
@@ -469,10 +460,9 @@ def several(rng: random.Random, layout: Layout) -> bytes | None:
 
 
 SIMPLE: tuple[Mutation, ...] = (
-    *(flip_any, flip_header, truncate, truncate_pixels, change_length, change_vr, change_tag, change_value),
-    *(change_number, change_charset, change_size, change_stream_size, change_sizes_alike, change_stream),
-    *(change_items, nest, swap_elements, duplicate_element, remove_element, empty_value, change_syntax),
-    *(swap_bytes, noise),
+    *(flip, truncate, change_length, change_vr, change_tag, change_value, change_number, change_charset),
+    *(change_size, change_stream_size, change_sizes_alike, change_stream, change_items, nest, swap_elements),
+    *(duplicate_element, remove_element, change_syntax, swap_bytes, noise),
 )
 MUTATIONS = {mutation.__name__: mutation for mutation in (*SIMPLE, several)}
 
@@ -499,7 +489,7 @@ def bomb(rng: random.Random, content: bytes) -> bytes:
 
 
 def _deflated_piece(content: bytes) -> bytes:
-    """A piece that may stand, or be repeated, in the middle of a deflated stream."""
+    """A piece of a deflated stream that may be repeated."""
     deflater = zlib.compressobj(9, wbits=-15)
     return deflater.compress(content) + deflater.flush(zlib.Z_FULL_FLUSH)
 
@@ -525,12 +515,7 @@ class Mutant(NamedTuple):
 
 
 class Corpus:
-    """Broken files by number; the same seed and the same valid files give the same bytes.
-
-    Args:
-        seed: of the whole corpus.
-        real: mutate real files too, where they are present.
-    """
+    """Broken files by number; the same seed gives the same bytes. `real` files are used too where present."""
 
     def __init__(self, seed: int, *, real: bool = True) -> None:
         self.seed = seed

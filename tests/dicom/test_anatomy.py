@@ -5,13 +5,12 @@ import math
 from pathlib import Path
 
 import numpy as np
-import pydicom
 import pytest
-from pydicom.data import get_testdata_file
 
 from ich_mil.dicom import anatomy
 from ich_mil.dicom.anatomy import brain_area, head_cut_off, head_refusal
-from ich_mil.dicom.pixels.hounsfield import to_hu
+from ich_mil.dicom.files.header import read_headers
+from ich_mil.dicom.pixels.read import read_slice
 from ich_mil.synthetic.head import SITE_A, SITE_B
 from ich_mil.synthetic.study import SeriesPlan, make_series
 
@@ -179,14 +178,6 @@ def cylinder(inside, wall, wall_hu):
     return drawing
 
 
-def cells(rows):
-    """A mask of one slice from text: `x` is True."""
-    return np.array([[list(row) for row in rows]]) == "x"
-
-
-# --- by hand ---------------------------------------------------------------------------------------------
-
-
 def framed(*, brain=BRAIN, bone=BONE, size=40, pixel=4.0, repeat=1):
     """10 x 10 cells of brain in a frame of bone one cell wide, in the middle of air."""
     hu = np.full((1, size, size), AIR, np.int16)
@@ -197,34 +188,32 @@ def framed(*, brain=BRAIN, bone=BONE, size=40, pixel=4.0, repeat=1):
 
 def test_area_by_hand():
     # A square of 10 x 10 cells loses 3 at each corner to the disc of radius 2; a cell is 0.16 cm².
-    assert brain_area(*framed()) == pytest.approx([88 * 0.16], rel=1e-12)
-
-
-def test_area_does_not_depend_on_the_size_of_the_pixels():
-    hu, spacing = framed(repeat=8, brain=60)
-    assert hu.shape == (1, 320, 320)
-    assert brain_area(hu, spacing) == pytest.approx([88 * 0.16], rel=1e-12)
+    area = pytest.approx([88 * 0.16], rel=1e-12)
+    assert brain_area(*framed()) == area
+    hu, spacing = framed(repeat=8, brain=60)  # pixels of another size
+    assert brain_area(hu, spacing) == area
     for k in (4, 8):  # rows farther apart than columns
-        flat = hu[:, ::k]
-        assert brain_area(flat, (k * spacing[0], spacing[1])) == pytest.approx([88 * 0.16], rel=1e-12)
-
-
-def test_each_slice_has_its_own_area():
+        assert brain_area(hu[:, ::k], (k * spacing[0], spacing[1])) == area
     hu, spacing = framed()
     empty = np.full_like(hu, AIR)
-    assert brain_area(np.concatenate([empty, hu, empty, hu]), spacing) == pytest.approx(
-        [0, 14.08, 0, 14.08], rel=1e-12
-    )
+    assert brain_area(np.concatenate([empty, hu]), spacing) == pytest.approx([0, 14.08], rel=1e-12)
+    for shape in ((0, 4, 4), (4, 4), (1, 0, 4)):
+        with pytest.raises(ValueError, match="non-empty"):
+            brain_area(np.zeros(shape, np.int16), (1.0, 1.0))
+    for wrong in ((0.0, 1.0), (1.0, -1.0), (math.nan, 1.0), (1.0, math.inf)):
+        with pytest.raises(ValueError, match="two positive numbers"):
+            brain_area(np.zeros((1, 4, 4), np.int16), wrong)
 
 
-@pytest.mark.parametrize(("brain", "cm2"), [(4, 0), (5, 14.08), (95, 14.08), (96, 0)])
-def test_brain_range(brain, cm2):
-    assert brain_area(*framed(brain=brain)) == pytest.approx([cm2], rel=1e-12)
-
-
-@pytest.mark.parametrize(("bone", "cm2"), [(149, 0), (150, 14.08)])
-def test_bone_threshold(bone, cm2):
-    assert brain_area(*framed(bone=bone)) == pytest.approx([cm2], rel=1e-12)
+@pytest.mark.parametrize(
+    ("changes", "cm2"),
+    [
+        *(({"brain": hu}, cm2) for hu, cm2 in ((4, 0), (5, 14.08), (95, 14.08), (96, 0))),
+        *(({"bone": hu}, cm2) for hu, cm2 in ((149, 0), (150, 14.08))),
+    ],
+)
+def test_ranges_of_brain_and_bone(changes, cm2):
+    assert brain_area(*framed(**changes)) == pytest.approx([cm2], rel=1e-12)
 
 
 def test_a_cell_that_holds_bone_is_no_brain():
@@ -244,7 +233,7 @@ def test_a_skull_thinner_than_a_cell_is_bone():
     assert area == pytest.approx((30 * 30 - 12) * 0.16, rel=1e-12)
 
 
-def test_directions_to_a_wall():
+def test_directions_by_hand():
     # A wall 5 cells to the right: 0, ±22.5, ±45 and ±67.5 degrees meet it.
     wall = np.zeros((1, 64, 64), bool)
     wall[0, :, 25] = True
@@ -252,14 +241,9 @@ def test_directions_to_a_wall():
     assert anatomy._directions_to_bone(wall, soft)[0, 32, 20] == 7
     soft[0, 32, 23] = False
     assert anatomy._directions_to_bone(wall, soft)[0, 32, 20] == 6
-
-
-def test_a_line_reaches_31_cells():
     bone = np.zeros((1, 5, 64), bool)
     bone[0, 2, 40] = True
-    count = anatomy._directions_to_bone(bone, np.ones_like(bone))
-    assert count[0, 2, 9] == 1
-    assert count[0, 2, 8] == 0
+    assert anatomy._directions_to_bone(bone, np.ones_like(bone))[0, 2, 8:10].tolist() == [0, 1]  # 31 cells
 
 
 def test_directions_are_those_of_a_walk_cell_by_cell():
@@ -284,13 +268,6 @@ def test_directions_are_those_of_a_walk_cell_by_cell():
     np.testing.assert_array_equal(anatomy._directions_to_bone(bone, soft), expected)
 
 
-def test_brain_fills_a_disc_of_20_mm():
-    disc = ["..x..", ".xxx.", "xxxxx", ".xxx.", "..x.."]
-    np.testing.assert_array_equal(anatomy.IN_DISC, cells(disc))
-
-
-# --- heads -----------------------------------------------------------------------------------------------
-
 HEADS = {
     "whole": (head, 0),
     "noise of thin slices": (head, 20),
@@ -310,33 +287,21 @@ HEADS = {
 @pytest.mark.parametrize("name", HEADS)
 def test_heads_pass(name):
     draw, noise = HEADS[name]
-    hu, spacing = draw().series(noise=noise)
+    hu, spacing = draw().series(noise=noise, n=1)
     assert head_refusal(hu, spacing=spacing) is None
-    assert brain_area(hu[:1], spacing)[0] > 2 * anatomy.MIN_AREA
+    area = brain_area(hu, spacing)[0]
+    assert area > 2 * anatomy.MIN_AREA
+    for other in (hu[:, ::-1], hu[:, :, ::-1], hu.transpose(0, 2, 1)):  # mirrored and turned
+        assert brain_area(other, spacing)[0] == pytest.approx(area, rel=0.1)
 
 
-@pytest.mark.parametrize("start", range(0, 360, 30))
+@pytest.mark.parametrize("start", range(0, 360, 60))
 def test_a_head_without_a_quarter_of_its_skull_passes(start):
     hu, spacing = without_bone(head(), 90, start).series(noise=4)
     assert brain_area(hu[:1], spacing)[0] > 2 * anatomy.MIN_AREA
 
 
-def test_area_of_a_drawn_head():
-    drawing = head()
-    brain = (drawing.hu < 100) & (np.hypot(drawing.x / 64, drawing.y / 78) < 1)
-    measured = brain_area(*drawing.series(n=1))[0]
-    # cells cut by the skull count as bone: a rim of half a cell is lost
-    assert 0.85 < measured / (brain.sum() * drawing.pixel**2 / 100) < 1
-
-
-def test_turned_and_mirrored_heads_have_the_same_area():
-    hu, spacing = bled().series(noise=4, n=1)
-    area = brain_area(hu, spacing)[0]
-    for other in (hu[:, ::-1], hu[:, :, ::-1], hu.transpose(0, 2, 1)):
-        assert brain_area(other, spacing)[0] == pytest.approx(area, rel=0.02)
-
-
-@pytest.mark.parametrize("size", [64, 512])
+@pytest.mark.parametrize("size", [64, 256])
 @pytest.mark.parametrize("site", [SITE_A, SITE_B], ids=["a", "b"])
 def test_phantoms_pass(site, size):
     plans = [SeriesPlan(n_slices=5), SeriesPlan(n_slices=5, contrast=True), SeriesPlan(n_slices=5, bone=True)]
@@ -346,8 +311,6 @@ def test_phantoms_pass(site, size):
         assert head_refusal(phantom.hu, spacing=spacing) is None
         assert brain_area(phantom.hu, spacing).max() > 3 * anatomy.MIN_AREA
 
-
-# --- other things ----------------------------------------------------------------------------------------
 
 OTHERS = {
     "chest": (chest, 12),
@@ -370,40 +333,21 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_is_no_head_is_refused(name):
     draw, noise = OTHERS[name]
-    hu, spacing = draw().series(noise=noise)
-    reason = head_refusal(hu, spacing=spacing)
-    assert reason is not None
-    assert reason.startswith("the best of 5 slices looked at holds ")
-    assert reason.endswith(" cm² of brain-range tissue inside bone; 20 cm² are needed of a head")
+    hu, spacing = draw().series(noise=noise, n=2)
+    assert head_refusal(hu.repeat(3, axis=0), spacing=spacing) is not None
     assert head_refusal(hu[:1], spacing=spacing) is not None
 
 
-def test_noise_around_brain_is_refused():
-    rng = np.random.default_rng(RNG_SEED)
-    hu = rng.normal(40, 300, (5, 64, 64)).clip(-1024, 3095).astype(np.int16)
-    assert head_refusal(hu, spacing=(4.0, 4.0)) is not None
-
-
-# --- the series ------------------------------------------------------------------------------------------
-
-
-def test_reason_in_words():
+def test_few_slices_need_less_area():
     hu, spacing = framed()
     series = np.full((7, *hu.shape[1:]), AIR, np.int16)
     series[2:4] = hu
-    assert head_refusal(series, spacing=spacing) == (
-        "the best of 7 slices looked at holds 14.1 cm² of brain-range tissue inside bone; "
-        "20 cm² are needed of a head"
-    )
-    assert head_refusal(np.full_like(hu, AIR), spacing=spacing) == (
-        "the only slice holds 0.0 cm² of brain-range tissue inside bone; 3 cm² are needed of a head"
-    )
-
-
-@pytest.mark.parametrize(("n", "passes"), [(1, True), (4, True), (5, False)])
-def test_few_slices_need_less(n, passes):
-    hu, spacing = framed()
-    assert (head_refusal(hu.repeat(n, axis=0), spacing=spacing) is None) is passes
+    reason = head_refusal(series, spacing=spacing)
+    assert all(word in reason for word in ("best of 7", " 14.1 cm²", "needs 20 cm²"))
+    assert "needs 3 cm²" in head_refusal(np.full_like(hu, AIR), spacing=spacing)
+    for n in (1, 4):
+        assert head_refusal(hu.repeat(n, axis=0), spacing=spacing) is None
+    assert head_refusal(hu.repeat(5, axis=0), spacing=spacing) is not None
 
 
 @pytest.mark.parametrize(("n", "first", "last"), [(5, 0, 0), (40, 0, 4), (40, 36, 39), (300, 200, 299)])
@@ -414,35 +358,21 @@ def test_part_of_a_head_passes(n, first, last):
     assert head_refusal(hu, spacing=spacing) is None
 
 
-def test_a_head_that_goes_on_beyond_the_ends_is_told():
+def test_a_head_that_continues_beyond_the_ends():
     scales = [0.4, 0.6, 0.8, 1, 1, 1, 0.9, 0.7, 0.5]
     hu = np.concatenate([head(scale, size=128).series(n=1)[0] for scale in scales])
     spacing = (250 / 128, 250 / 128)
-    assert head_cut_off(hu, spacing=spacing) is None
-    assert head_cut_off(hu[:-2], spacing=spacing) == (
-        "the highest slice holds 121 of the 151 cm² of brain on the fullest one: the head goes on there"
-    )
-    both = head_cut_off(hu[3:6].repeat(2, axis=0), spacing=spacing)
-    assert both is not None
-    assert both.startswith("the lowest slice holds 151 and the highest slice holds 151 of the 151 cm²")
-    below = head_cut_off(hu[2:], spacing=spacing)
-    assert below is not None
-    assert below.startswith("the lowest slice holds 95 of")
-    assert head_cut_off(hu[3:6], spacing=spacing) is None  # too few to say
-
-
-def test_nothing_goes_on_where_there_is_no_brain():
+    for part, ends in [
+        (hu, None),
+        (hu[:-2], ("highest slice has 121 of the 151 cm²",)),
+        (hu[3:6].repeat(2, axis=0), ("lowest slice has 151", "highest slice has 151")),
+        (hu[2:], ("lowest slice has 95 of",)),
+        (hu[3:6], None),  # too few to say
+    ]:
+        reason = head_cut_off(part, spacing=spacing)
+        assert reason is None if ends is None else all(end in reason for end in ends)
     hu, spacing = chest().series(n=9)
     assert head_cut_off(hu, spacing=spacing) is None
-
-
-def test_a_head_with_streaks_on_a_third_of_its_slices_passes():
-    drawing = head()
-    hu, spacing = drawing.series(noise=4, n=12)
-    rays = 500 * np.sin(13 * np.arctan2(drawing.y - 20, drawing.x + 30))
-    hu[4:8] += rays.astype(np.int16)
-    assert brain_area(hu[4:5], spacing)[0] < anatomy.MIN_AREA
-    assert head_refusal(hu, spacing=spacing) is None
 
 
 def test_a_head_costs_one_slice_and_a_refusal_twelve(monkeypatch):
@@ -460,61 +390,10 @@ def test_a_head_costs_one_slice_and_a_refusal_twelve(monkeypatch):
     assert looked == [1] * 12
 
 
-def test_the_series_is_left_as_it_is():
-    hu, spacing = head(size=64).series(n=6)
-    before = hu.copy()
-    head_refusal(hu, spacing=spacing)
-    np.testing.assert_array_equal(hu, before)
-
-
-@pytest.mark.parametrize("shape", [(0, 4, 4), (4, 4), (1, 0, 4)])
-def test_an_empty_or_flat_array_is_refused(shape):
-    with pytest.raises(ValueError, match=r"non-empty \(n, H, W\) array"):
-        head_refusal(np.zeros(shape, np.int16), spacing=(1.0, 1.0))
-
-
-@pytest.mark.parametrize("spacing", [(0.0, 1.0), (1.0, -1.0), (math.nan, 1.0), (1.0, math.inf)])
-def test_an_impossible_spacing_is_refused(spacing):
-    with pytest.raises(ValueError, match="pixel spacing must be two positive numbers"):
-        brain_area(np.zeros((1, 4, 4), np.int16), spacing)
-
-
-def test_a_picture_smaller_than_a_cell_holds_no_brain():
-    assert brain_area(np.full((1, 3, 3), BRAIN, np.int16), (0.5, 0.5)).tolist() == [0]
-
-
-# --- real pictures ---------------------------------------------------------------------------------------
-
-
 def read(path):
     """One real slice as (1, H, W) HU, and its spacing."""
-    file = pydicom.dcmread(path)
-    hu, _ = to_hu(
-        file.pixel_array,
-        slope=float(file.RescaleSlope),
-        intercept=float(file.RescaleIntercept),
-        bits_stored=file.BitsStored,
-        signed=bool(file.PixelRepresentation),
-        padding=None,
-    )
-    return hu[None], (float(file.PixelSpacing[0]), float(file.PixelSpacing[1]))
-
-
-# UserWarning: pydicom's, of the UIDs of RSNA 2019 and of a pixel representation that its own file has wrong
-
-
-@pytest.mark.parametrize(("name", "low"), [("693_J2KI.dcm", 80), ("J2K_pixelrep_mismatch.dcm", 70)])
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_heads_that_come_with_pydicom_pass(name, low):
-    hu, spacing = read(get_testdata_file(name))
-    assert head_refusal(hu, spacing=spacing) is None
-    assert low < brain_area(hu, spacing)[0] < 180
-
-
-def test_the_spine_that_comes_with_pydicom_is_refused():
-    hu, spacing = read(get_testdata_file("CT_small.dcm"))
-    assert head_refusal(hu.repeat(5, axis=0), spacing=spacing) is not None
-    assert brain_area(hu, spacing).tolist() == [0]
+    (header,) = read_headers(path)
+    return read_slice(header)[0][None], header.spacing
 
 
 # air; the vertex, bone only (three); the face at the height of the first vertebra
@@ -522,7 +401,6 @@ RSNA_WITHOUT_BRAIN = {"ID_0000950d7", "ID_0001dcc25", "ID_000259ccf", "ID_000ada
 
 
 @pytest.mark.realdata
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_single_rsna_slices_pass_where_they_show_brain(shared_data):
     refused = set()
     for path in sorted((shared_data / "rsna_slices").glob("*.dcm")):
@@ -533,22 +411,6 @@ def test_single_rsna_slices_pass_where_they_show_brain(shared_data):
 
 
 @pytest.mark.realdata
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("start", [0, 90, 180, 270])
-def test_real_slices_without_a_quarter_of_the_skull_pass(shared_data, start):
-    for name in ("ID_0000ca2f6", "ID_000a631d3", "ID_000bd98e8", "ID_63eb1e259"):
-        hu, spacing = read(shared_data / "rsna_slices" / f"{name}.dcm")
-        rows, columns = np.nonzero(hu[0] > 300)
-        y, x = np.ogrid[: hu.shape[1], : hu.shape[2]]
-        angle = np.degrees(
-            np.arctan2(y - np.ptp(rows) / 2 - rows.min(), x - np.ptp(columns) / 2 - columns.min())
-        )
-        hu[0][((angle - start) % 360 < 90) & (hu[0] > 90)] = BRAIN
-        assert brain_area(hu, spacing)[0] > 2 * anatomy.MIN_AREA, name
-
-
-@pytest.mark.realdata
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_real_heads_pass(shared_data):
     slices = [read(path) for path in sorted((shared_data / "ge_head_ct").glob("*.dcm"))]
     hu, spacing = np.concatenate([hu for hu, _ in slices]), slices[0][1]
@@ -557,15 +419,6 @@ def test_real_heads_pass(shared_data):
     assert 160 < brain_area(hu, spacing).max() < 190
     hu, spacing = read(shared_data / "compressed_head_ct" / "CT2_RLE")
     assert 150 < brain_area(hu, spacing)[0] < 180
-
-
-@pytest.mark.realdata
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_real_shoulders_and_localizer_are_refused(shared_data):
-    for name in ("chest_bigendian.dcm", "philips_localizer_I10"):
-        hu, spacing = read(shared_data / "oddities" / name)
-        assert head_refusal(hu, spacing=spacing) is not None
-        assert brain_area(hu, spacing)[0] < 1
 
 
 def _ctich_to_hu(tools: Path):

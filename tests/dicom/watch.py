@@ -19,9 +19,8 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +28,7 @@ import numpy as np
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
 from tests.dicom.mutations import Corpus, Mutant
-from tests.forkserver import forkserver
+from tests.together import forkserver
 
 MAX_FRAMES = 50
 READER = "tests.dicom.watch:read_all"
@@ -56,19 +55,12 @@ def read_all(path: Path) -> Iterator[tuple[int, int, np.ndarray] | DicomError]:
 
 @dataclass(frozen=True)
 class Limits:
-    """What one file may cost.
+    """What one file may cost."""
 
-    Args:
-        seconds: of processor time, so that a busy machine does not count.
-        patience: seconds by the clock, for a reader that waits.
-        memory: bytes, growth of the peak resident size.
-        addressed: bytes, growth of the address space.
-    """
-
-    seconds: float = 5.0
-    patience: float = 60.0
-    memory: int = 1 << 30
-    addressed: int = 3 << 30
+    seconds: float = 5.0  # of processor time, so that a busy machine does not count
+    patience: float = 60.0  # seconds by the clock, for a reader that waits
+    memory: int = 1 << 30  # bytes, growth of the peak resident size
+    addressed: int = 3 << 30  # bytes, growth of the address space
 
 
 @dataclass(frozen=True)
@@ -81,16 +73,12 @@ class Result:
         detail: of a refusal its code; of a failure what is needed to find it.
         seconds: of processor time.
         peak: bytes, growth of the peak resident size.
-        warnings: how many Python warnings came out.
-        printed: bytes that decoders wrote to stdout and stderr.
     """
 
     outcome: str
     detail: str
     seconds: float = 0.0
     peak: int = 0
-    warnings: int = 0
-    printed: int = 0
 
     @property
     def failed(self) -> bool:
@@ -100,16 +88,16 @@ class Result:
 def examine(reader: Reader, path: Path, limits: Limits) -> Result:
     """Read one file in this process and judge what comes of it."""
     Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
-    before, printed, started = _status("VmRSS"), os.fstat(2).st_size, time.process_time()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+    before, started = _status("VmRSS"), time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         outcome, detail = _judge(reader, path)
     seconds, peak = time.process_time() - started, max(_status("VmHWM") - before, 0)
     if outcome in ("read", "refused") and peak > limits.memory:
         outcome, detail = "memory", f"peak {peak >> 20} MiB, though {outcome}: {detail}"
     elif outcome in ("read", "refused") and seconds > limits.seconds:
         outcome, detail = "slow", f"{seconds:.1f} s, though {outcome}: {detail}"
-    return Result(outcome, detail, seconds, peak, len(caught), os.fstat(2).st_size - printed)
+    return Result(outcome, detail, seconds, peak)
 
 
 def _judge(reader: Reader, path: Path) -> tuple[str, str]:
@@ -189,58 +177,52 @@ def _serve(connection: Connection, reader: str, limits: Limits, printed: Path) -
 
 
 class Watched:
-    """One process that reads, killed when it takes too long and started anew when it dies."""
+    """A process that reads, killed if it takes too long and started anew if it dies."""
 
     def __init__(self, reader: str, limits: Limits, folder: Path) -> None:
         self.reader, self.limits, self.folder = reader, limits, folder
-        self.context = forkserver()
-        self.mutant: Mutant | None = None
-        self._start()
+        self.start()
 
-    def _start(self) -> None:
-        self.connection, theirs = self.context.Pipe()
+    def start(self) -> None:
+        context = forkserver()
+        self.connection, theirs = context.Pipe()
         self.printed = Path(tempfile.mkstemp(dir=self.folder, suffix=".txt")[1])
-        self.process = self.context.Process(
-            target=_serve, args=(theirs, self.reader, self.limits, self.printed), daemon=True
-        )
+        arguments = (theirs, self.reader, self.limits, self.printed)
+        self.process = context.Process(target=_serve, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
         if not self.connection.poll(60) or self.connection.recv() != "ready":
             raise RuntimeError(f"the reading process does not start: {self.printed.read_text()[-500:]}")
-        self.read: list[int] = []  # numbers read by this process, for a crash that comes late
 
-    def give(self, mutant: Mutant) -> None:
-        """Have the process read a file."""
-        self.mutant, self.path = mutant, self.folder / f"{mutant.number}.dcm"
-        self.path.write_bytes(mutant.content)
-        self.given, self.used = time.perf_counter(), self._processor_seconds()
-        self.read.append(mutant.number)
-        with suppress(BrokenPipeError):  # it has died since: `take` will see
-            self.connection.send(self.path)
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
 
-    def take(self) -> Result | None:
-        """The result of the file given, or None while there is none and time is left."""
-        result = None
-        seconds = self._processor_seconds() - self.used
+    def read(self, mutant: Mutant) -> Result:
+        """What becomes of a file."""
+        path = self.folder / f"{mutant.number}.dcm"
+        path.write_bytes(mutant.content)
+        started, used = time.perf_counter(), self._processor_seconds()
         try:
-            if self.connection.poll(0):
-                result = self.connection.recv()
-            elif seconds > self.limits.seconds:
-                result = Result("slow", f"killed after {seconds:.1f} s of processor time", seconds)
-                self.restart()
-            elif time.perf_counter() - self.given > self.limits.patience:
-                result = Result("slow", f"killed after {self.limits.patience:g} s by the clock", seconds)
-                self.restart()
-        except (EOFError, ConnectionResetError):
+            self.connection.send(path)
+            while not self.connection.poll(0.2):
+                seconds, waited = self._processor_seconds() - used, time.perf_counter() - started
+                if seconds > self.limits.seconds or waited > self.limits.patience:
+                    self.stop()
+                    self.start()
+                    killed = f"killed after {seconds:.1f} s of processor time, {waited:.0f} s by the clock"
+                    return Result("slow", killed, seconds)
+            return self.connection.recv()
+        except (EOFError, ConnectionResetError, BrokenPipeError):
             self.process.join()
             code = self.process.exitcode or 0
             name = signal.Signals(-code).name if code < 0 else f"exit {code}"
-            result = Result("dead", f"{name}: {_last_words(self.printed.read_text(errors='replace'))}")
-            self.restart()
-        if result is not None:
-            self.path.unlink()
-            self.mutant = None
-        return result
+            words = _last_words(self.printed.read_text(errors="replace"))
+            self.start()
+            return Result("dead", f"{name}: {words}")
+        finally:
+            path.unlink()
 
     def _processor_seconds(self) -> float:
         """What the process has used so far (proc(5), stat: utime and stime); 0 where it is gone."""
@@ -249,18 +231,6 @@ class Watched:
         except OSError:
             return 0.0
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def restart(self) -> None:
-        """A fresh process instead of this one."""
-        self.stop()
-        self._start()
-
-    def stop(self) -> None:
-        """End the process."""
-        self.process.kill()
-        self.process.join()
-        self.connection.close()
-        self.printed.unlink(missing_ok=True)
 
 
 def _last_words(text: str) -> str:
@@ -275,59 +245,23 @@ def run(
     corpus: Corpus | Sequence[Mutant],
     numbers: Sequence[int],
     *,
-    jobs: int = 1,
     reader: str = READER,
     limits: Limits = Limits(),
     tell: Callable[[Mutant, Result], None] = lambda mutant, result: None,
 ) -> dict[int, Result]:
-    """Read files of a corpus under watch.
+    """Read files of a corpus under watch: the result of each number.
 
-    A file that kills its process is read again by a fresh one: a crash that does not come again was prepared
-    by an earlier file, and the result names those it may be.
-
-    Args:
-        corpus: the files by number.
-        numbers: which of them.
-        jobs: processes that read.
-        reader: `module:function` of what reads, as `read_all` does.
-        limits: of one file.
-        tell: called with each result as it comes.
-
-    Returns:
-        The result of each number.
+    `reader` is the `module:function` of what reads, as `read_all` does; `tell` gets each result as it comes.
+    A crash that an earlier file of the same process prepared is the result of the later file.
     """
     results: dict[int, Result] = {}
-    todo = iter(numbers)
     with tempfile.TemporaryDirectory() as name:
-        watched = [Watched(reader, limits, Path(name)) for _ in range(min(jobs, max(len(numbers), 1)))]
+        watched = Watched(reader, limits, Path(name))
         try:
-            for one in watched:
-                if (number := next(todo, None)) is not None:
-                    one.give(corpus[number])
-            while busy := [one for one in watched if one.mutant is not None]:
-                wait([one.connection for one in busy], timeout=0.2)
-                for one in busy:
-                    mutant, before = one.mutant, one.read[-30:-1]
-                    assert mutant is not None
-                    if (result := one.take()) is None:
-                        continue
-                    if result.outcome == "dead":
-                        result = _again(one, mutant, result, before)
-                    results[mutant.number] = result
-                    tell(mutant, result)
-                    if (number := next(todo, None)) is not None:
-                        one.give(corpus[number])
+            for number in numbers:
+                mutant = corpus[number]
+                results[number] = watched.read(mutant)
+                tell(mutant, results[number])
         finally:
-            for one in watched:
-                one.stop()
-    return dict(sorted(results.items()))
-
-
-def _again(one: Watched, mutant: Mutant, first: Result, before: list[int]) -> Result:
-    """Read a file that killed its process once more, by the fresh one alone."""
-    one.give(mutant)
-    while (second := one.take()) is None:
-        wait([one.connection], timeout=0.2)
-    if second.outcome == "dead":
-        return second
-    return Result("dead", f"only after other files ({before}): {first.detail}")
+            watched.stop()
+    return results

@@ -158,7 +158,7 @@ def test_reciprocals_are_no_better_than_promised():
 
 HOPPER = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1" or os.environ.get("EMULATED_CAPABILITY", "90") != "90",
-    reason="test_kernels runs it where kernels are compiled for sm_90",
+    reason="test_runs runs it where kernels are compiled for sm_90",
 )
 
 

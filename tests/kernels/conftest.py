@@ -9,24 +9,31 @@ import torch
 
 
 @pytest.fixture
-def nan_memory():
-    """What `torch.empty` gives is filled with NaN."""
-    torch.use_deterministic_algorithms(True)
-    assert bool(torch.empty(3).isnan().all())
-    yield
-    torch.use_deterministic_algorithms(False)
+def nan_memory(monkeypatch):
+    """Fill uninitialised tensors with NaN, so that an element that is never written shows."""
+
+    def filled(make):
+        def full(*args, **options):
+            new = make(*args, **options)
+            return new.fill_(torch.nan) if new.is_floating_point() else new
+
+        return full
+
+    for place, name in ((torch.Tensor, "new_empty"), (torch, "empty"), (torch, "empty_like")):
+        monkeypatch.setattr(place, name, filled(getattr(place, name)))
 
 
 @pytest.fixture(scope="session")
 def interpreted():
-    """Whether kernels are, program after program; otherwise a GPU runs them, or an emulated one."""
+    """Whether Triton interprets the kernels, program by program; otherwise they are compiled."""
     return bool(find_spec("triton")) and os.environ.get("TRITON_INTERPRET") == "1"
 
 
 @pytest.fixture(autouse=True)
 def _language_replaced_once(interpreted, monkeypatch):
-    """Triton's interpreter replaces the functions of its language at every call of a `@triton.jit` function,
-    which is most of what a kernel costs there. Here it does so at the first call in each module of a launch.
+    """Patch Triton's language once per module and launch, not at every call of a `@triton.jit` function.
+
+    The patches are most of the time of an interpreted kernel.
     """
     if not interpreted:
         return
@@ -50,9 +57,7 @@ def _language_replaced_once(interpreted, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _fences(interpreted, monkeypatch):
-    """Interpreted, a kernel stays in the memory of the tensors it was given, and no two programs write to one
-    place: on a GPU they run side by side.
-    """
+    """Fail if an interpreted kernel leaves the memory of its tensors, or two programs write to one place."""
     if not interpreted:
         return
     from triton.runtime.interpreter import GridExecutor, InterpreterBuilder

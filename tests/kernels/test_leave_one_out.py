@@ -45,10 +45,15 @@ def loop(logits, offsets):
 
 @pytest.mark.parametrize("sizes", SIZES)
 def test_equals_a_loop(sizes):
-    logits, _, _, offsets = case(sizes)
+    logits, mu, pull, offsets = case(sizes)
     got = leave_one_out(logsigmoid(-logits), bag_index(offsets), len(sizes))
     # ℓ_b of a bag of 1000 is near -1500: its ulp, 2e-13, is the relative error of the product.
     torch.testing.assert_close(got, loop(logits, offsets), rtol=1e-12, atol=0)
+    logits, mu, pull, offsets = case(sizes, scale=1.5)
+    for step in (gauss_seidel, jacobi):
+        expected = solve_by_loop(logits, mu, pull, offsets, newest=step is gauss_seidel)
+        got = in_turn(logits, mu, pull, offsets, step=step)
+        torch.testing.assert_close(got, expected, rtol=1e-12, atol=0)
 
 
 def test_exact_where_pi_is_within_1e16_of_1():
@@ -60,24 +65,8 @@ def test_exact_where_pi_is_within_1e16_of_1():
     assert got[0] == pytest.approx(1 / (1 + math.e) / (1 + math.exp(-2)), rel=1e-13)
     assert 0 < got[1] < 1e-15
 
-
-def test_a_bag_of_one_sees_nobody():
-    logits = torch.tensor([3.0, -900.0, 900.0], dtype=torch.float64)
-    assert leave_one_out(logsigmoid(-logits), torch.arange(3), 3).tolist() == [1.0, 1.0, 1.0]
-
-
-def test_permuting_instances_permutes_and_other_bags_stay():
-    sizes = [37, 5, 1, 60]
-    logits, _, _, offsets = case(sizes)
-    bags = bag_index(offsets)
-    got = leave_one_out(logsigmoid(-logits), bags, 4)
-    order = torch.cat([torch.randperm(37, generator=torch.Generator().manual_seed(1)), torch.arange(37, 103)])
-    permuted = leave_one_out(logsigmoid(-logits[order]), bags, 4)
-    torch.testing.assert_close(permuted, got[order], rtol=1e-12, atol=0)
-    assert torch.equal(permuted[37:], got[37:])
-    changed = logits.clone()
-    changed[37:42] += 1
-    assert torch.equal(leave_one_out(logsigmoid(-changed), bags, 4)[bags != 1], got[bags != 1])
+    single = torch.tensor([3.0, -900.0, 900.0], dtype=torch.float64)
+    assert leave_one_out(logsigmoid(-single), torch.arange(3), 3).tolist() == [1.0, 1.0, 1.0]
 
 
 def solve_by_loop(logits, mu, pull, offsets, *, newest):
@@ -91,28 +80,14 @@ def solve_by_loop(logits, mu, pull, offsets, *, newest):
     return torch.tensor(a, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize("newest", [True, False], ids=["gauss_seidel", "jacobi"])
-def test_solvers_equal_a_loop(sizes, newest):
-    logits, mu, pull, offsets = case(sizes, scale=1.5)
-    got = in_turn(logits, mu, pull, offsets, step=gauss_seidel if newest else jacobi)
-    torch.testing.assert_close(
-        got, solve_by_loop(logits, mu, pull, offsets, newest=newest), rtol=1e-12, atol=0
-    )
-
-
-def test_gauss_seidel_takes_replicates_and_keeps_other_bags():
+def test_gauss_seidel_of_replicates():
     logits, mu, pull, offsets = case([3, 9, 1])
     both = in_turn(torch.stack([logits, -logits]), torch.stack([mu, mu + 1]), pull, offsets)
     torch.testing.assert_close(both[1], in_turn(-logits, mu + 1, pull, offsets), rtol=1e-14, atol=0)
-    changed = mu.clone()
-    changed[:3] += 1
-    assert torch.equal(in_turn(logits, changed, pull, offsets)[3:], in_turn(logits, mu, pull, offsets)[3:])
 
 
-@pytest.mark.parametrize("sizes", SIZES)
-def test_the_torch_loop_of_other_devices_is_the_numpy_one(sizes, monkeypatch):
-    logits, mu, pull, offsets = case(sizes)
+def test_the_torch_loop_of_other_devices_is_the_numpy_loop(monkeypatch):
+    logits, mu, pull, offsets = case([57, 24, 1, 200])
     expected = in_turn(logits, mu, pull, offsets)
     monkeypatch.setattr(module, "CPU", "another device")
     torch.testing.assert_close(in_turn(logits, mu, pull, offsets), expected, rtol=1e-12, atol=1e-13)
@@ -159,7 +134,7 @@ MANY = [1 + (7 * b) % 5 for b in range(130)]
 
 @pytest.mark.parametrize("step", [gauss_seidel, jacobi])
 @pytest.mark.parametrize("scale", [1.5, 1e4])
-@pytest.mark.parametrize("sizes", [*SIZES[:-1], MANY], ids=len)
+@pytest.mark.parametrize("sizes", [[1], [2], [20], [1, 5, 1, 24, 3], MANY], ids=len)
 def test_the_kernel_is_as_exact_as_the_definition(sizes, scale, step, kernel_device):
     logits, mu, pull, offsets = case(sizes, scale=scale)
     expected = sharp(logits, mu, pull, offsets, newest=step is gauss_seidel)
@@ -169,6 +144,7 @@ def test_the_kernel_is_as_exact_as_the_definition(sizes, scale, step, kernel_dev
     assert error(in_turn(*there, step=step, impl="triton"), expected) <= 2 * by_torch + 4 * 2.0**-52
 
 
+@pytest.mark.slow
 def test_the_kernel_takes_a_bag_of_1000(kernel_device):
     logits, mu, pull, offsets = case([24, 1, 1000])
     there = [part.to(kernel_device) for part in (logits, mu, pull, offsets)]
@@ -187,9 +163,8 @@ def packed(sizes, device, replicates=1):
 
 
 def test_the_kernel_writes_every_element_and_takes_strided_input_and_replicates(kernel_device, nan_memory):
-    torch.use_deterministic_algorithms(False)  # `Turns` adds up in parallel
-    log_not, mu, pull, turns = packed([3, 20, 1, 9], kernel_device, replicates=3)
-    torch.use_deterministic_algorithms(True)
+    log_not, mu, pull, turns = packed([3, 7, 1, 5], kernel_device, replicates=3)
+
     pull = torch.stack([pull, 2 * pull, -pull])
     a, new = gauss_seidel(log_not, mu, pull, turns, impl="triton")
     assert bool((a.isfinite() & new.isfinite()).all())
@@ -209,23 +184,24 @@ def test_the_kernel_writes_every_element_and_takes_strided_input_and_replicates(
 @pytest.mark.parametrize("step", [gauss_seidel, jacobi])
 def test_a_bag_is_the_same_to_the_bit_in_any_company(step, impl, kernel_device):
     how = {"step": step, "impl": impl}
-    sizes = [37, 5, 1, 60, 5]
+    sizes = [7, 5, 1, 9, 5]
     # on a GPU `index_add` adds in whatever order
     there = kernel_device if impl == "triton" else torch.device("cpu")
     logits, mu, pull, offsets = (part.to(there) for part in case(sizes))
     whole = in_turn(logits, mu, pull, offsets, **how).split(sizes)
     order = [4, 0, 2]
     part = [torch.cat([one.split(sizes)[b] for b in order]) for one in (logits, mu)]
-    cut = torch.tensor([0, 5, 42, 43], device=there)
-    got = in_turn(*part, pull[order], cut, **how).split([5, 37, 1])
+    cut = torch.tensor([0, 5, 12, 13], device=there)
+    got = in_turn(*part, pull[order], cut, **how).split([5, 7, 1])
     for b, one in zip(order, got, strict=True):
         assert torch.equal(one, whole[b])
     changed = mu.clone()
-    changed[37:42] += 1
+    changed[7:12] += 1
     other = in_turn(logits, changed, pull, offsets, **how).split(sizes)
     assert [torch.equal(a, b) for a, b in zip(whole, other, strict=True)] == [True, False, True, True, True]
 
 
+@pytest.mark.slow
 def test_opcheck(kernel_device):
     from ich_mil.kernels.triton.leave_one_out import sweep
 
@@ -234,17 +210,13 @@ def test_opcheck(kernel_device):
 
 
 @pytest.mark.parametrize("step", [gauss_seidel, jacobi])
-def test_the_kernel_refuses_slices_that_are_not_in_its_turns(step, kernel_device):
+def test_shapes_other_than_those_of_the_turns_are_refused(step):
     turns, pull = Turns(torch.tensor([0, 3, 4, 9])), torch.ones(3, dtype=torch.float64)
     values = torch.zeros(2, 9, dtype=torch.float64)
     for log_not, mu in ((values[:, :8], values[:, :8]), (values, values[:1]), (values[:1], values)):
-        given = (part.to(kernel_device) for part in (log_not, mu, pull))
-        with pytest.raises(ValueError, match=r"must be \(..., 9\), as the turns are"):
-            step(*given, turns, impl="triton")
-
-
-def test_a_bag_without_an_instance_is_refused():
-    with pytest.raises(ValueError, match="bag 1 has 0"):
+        with pytest.raises(ValueError, match=r"\(..., 9\)"):
+            step(log_not, mu, pull, turns, impl="triton")
+    with pytest.raises(ValueError, match="bag 1"):
         Turns(torch.tensor([0, 3, 3, 4]))
 
 
@@ -255,8 +227,7 @@ def test_the_order_of_turns_goes_there_and_back(sizes):
     rows = torch.arange(sum(sizes))
     assert torch.equal(turns.restore(rows[turns.order]), rows)
     assert torch.equal(turns.bag_order[turns.bags], bag_index(offsets)[turns.order])
-    assert sum(turns.counts) == sum(sizes)
-    assert len(turns.counts) == max(sizes)
+    assert (sum(turns.counts), len(turns.counts)) == (sum(sizes), max(sizes))
     assert turns.sizes.tolist() == sorted(sizes, reverse=True)
     blocks = [rows[start : start + count] for start, count in zip(turns.starts, turns.counts, strict=True)]
     assert torch.equal(torch.cat(blocks), rows)

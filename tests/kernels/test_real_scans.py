@@ -17,7 +17,7 @@ from ich_mil.kernels.counter import scan_key
 from ich_mil.kernels.leave_one_out import Turns, gauss_seidel, jacobi
 from ich_mil.kernels.rbf_gram import rbf_gram, rbf_moments
 
-pytestmark = pytest.mark.realdata
+pytestmark = [pytest.mark.realdata, pytest.mark.slow]
 
 
 class Fitted(NamedTuple):

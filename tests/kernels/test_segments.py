@@ -1,24 +1,19 @@
-"""Segment operations against Python loops."""
+"""Segment operations against Python loops, and the choice of an implementation."""
 
 import pytest
 import torch
 
+from ich_mil.kernels.implementation import by_triton
 from ich_mil.kernels.segments import bag_index, bag_max, bag_softmax, bag_sum, take_bags
 
 SIZES = [[1], [2, 1], [37, 1, 5, 200], [1] * 20]
 
 
-def packed(sizes, seed=0):
-    offsets = torch.tensor([0, *sizes]).cumsum(0)
-    generator = torch.Generator().manual_seed(seed)
-    values = 3 * torch.randn(sum(sizes), 2, generator=generator, dtype=torch.float64)
-    return values, offsets
-
-
 @pytest.mark.parametrize("sizes", SIZES)
 def test_sum_max_and_softmax_equal_a_loop(sizes):
-    values, offsets = packed(sizes)
-    bags, n = bag_index(offsets), len(sizes)
+    generator = torch.Generator().manual_seed(0)
+    values = 3 * torch.randn(sum(sizes), 2, generator=generator, dtype=torch.float64)
+    bags, n = bag_index(torch.tensor([0, *sizes]).cumsum(0)), len(sizes)
     parts = values.split(sizes)
     sums, most = torch.stack([p.sum(0) for p in parts], 1), torch.stack([p.amax(0) for p in parts], 1)
     torch.testing.assert_close(bag_sum(values.mT, bags, n), sums, rtol=1e-13, atol=0)
@@ -44,3 +39,11 @@ def test_softmax_is_exact_for_scores_that_would_overflow():
 def test_bad_offsets_raise(offsets):
     with pytest.raises(ValueError, match=r"offsets must|at least one instance"):
         bag_index(torch.tensor(offsets))
+
+
+def test_triton_runs_on_a_gpu_or_where_it_is_requested():
+    choices = [("auto", "cpu"), ("auto", "cuda:1"), ("torch", "cuda"), ("triton", "cpu")]
+    found = [by_triton(impl, torch.device(device)) for impl, device in choices]
+    assert found == [False, True, False, True]
+    with pytest.raises(ValueError, match="'cuda'"):
+        by_triton("cuda", torch.device("cuda"))

@@ -228,35 +228,33 @@ def test_the_sides_of_the_patient_are_those_of_the_slice(browser):
             assert 0 < middle < 1
 
 
-def test_slices_end_where_the_scan_ends(browser):
-    set_slider(browser, "#slider", N)
-    press(browser, Keys.ARROW_RIGHT)
-    assert text(browser, "#now") == "Slice 20 of 20"
-    set_slider(browser, "#slider", 1)
-    press(browser, Keys.ARROW_LEFT)
-    assert text(browser, "#now") == "Slice 1 of 20"
+def test_slider_keys_and_strip_move_the_slice(browser, pages):
+    def now():
+        return int(re.search(r"Slice (\d+) of", text(browser, "#now"))[1])
 
-
-def test_the_slider_moves_the_slice(browser):
     before = element(browser, "#picture").get_attribute("src")
-    set_slider(browser, "#slider", 3)
-    assert text(browser, "#now") == "Slice 3 of 20"
+    for value, key, expected in (
+        (N, Keys.ARROW_RIGHT, N),
+        (1, Keys.ARROW_LEFT, 1),
+        (3, Keys.PAGE_UP, 16),  # the middle of the run 13 to 18
+        (16, Keys.PAGE_UP, 16),
+    ):
+        set_slider(browser, "#slider", value)
+        assert now() == value
+        press(browser, key)
+        assert now() == expected
     assert element(browser, "#picture").get_attribute("src") != before
     element(browser, "#slider").send_keys(Keys.ARROW_RIGHT)  # once, not by the slider and the page both
-    assert text(browser, "#now") == "Slice 4 of 20"
-
-
-def test_page_keys_jump_to_the_runs(browser, pages):
-    set_slider(browser, "#slider", 3)
-    press(browser, Keys.PAGE_UP)
-    assert text(browser, "#now") == "Slice 16 of 20"  # the middle of 13 to 18
-    press(browser, Keys.PAGE_UP)
-    assert text(browser, "#now") == "Slice 16 of 20"
+    assert now() == 17
+    element(browser, ".hit[data-slice='6']").click()
+    assert now() == 7
+    column = element(browser, ".hit[data-slice='6']")
+    assert element(browser, "#cursor").get_attribute("x") == column.get_attribute("x")
     browser.get((pages / "tall.html").as_uri())
     press(browser, Keys.PAGE_DOWN)
-    assert text(browser, "#now") == "Slice 11 of 20"
+    assert now() == 11
     press(browser, Keys.PAGE_UP)
-    assert text(browser, "#now") == "Slice 13 of 20"
+    assert now() == 13
 
 
 def test_the_window_changes_the_picture(browser):
@@ -291,31 +289,16 @@ def test_the_overlay_changes_the_pixels_and_its_opacity_counts(browser):
     set_slider(browser, "#opacity", 60)
     assert stage(browser) == plain
     assert not element(browser, "#over").is_displayed()
-
-
-def test_a_slice_without_a_heatmap_says_so(browser):
-    set_slider(browser, "#slider", 2)
-    plain = stage(browser)
     element(browser, "[data-overlay=evidence]").click()
-    assert stage(browser) == plain
+    element(browser, "#opacity").send_keys(Keys.ARROW_RIGHT)  # its arrows are its own
+    assert text(browser, "#percent") == "65 %"
+    assert text(browser, "#now") == "Slice 13 of 20"
+    set_slider(browser, "#slider", 2)
     assert text(browser, "#about-map") == "This slice has no heatmap."
+    assert not element(browser, "#over").is_displayed()
     set_slider(browser, "#slider", 14)
     assert text(browser, "#about-map") == ""
     assert element(browser, "#over").is_displayed()
-
-
-def test_the_arrows_of_the_opacity_are_its_own(browser):
-    element(browser, "[data-overlay=evidence]").click()
-    element(browser, "#opacity").send_keys(Keys.ARROW_RIGHT)
-    assert text(browser, "#percent") == "65 %"
-    assert text(browser, "#now") == "Slice 13 of 20"
-
-
-def test_a_click_on_the_strip_jumps(browser):
-    element(browser, ".hit[data-slice='6']").click()
-    assert text(browser, "#now") == "Slice 7 of 20"
-    column = element(browser, ".hit[data-slice='6']")
-    assert element(browser, "#cursor").get_attribute("x") == column.get_attribute("x")
 
 
 PHONE = {"width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": True}
@@ -343,7 +326,7 @@ def test_a_phone_shows_the_worklist_row_by_row(phone, pages):
     assert len(rows) == 12
     assert all(row.size["height"] < PHONE["height"] / 2 for row in rows)
     script = "return getComputedStyle(document.querySelector('#rows [data-name]'), '::before').content"
-    assert "driven by (scan without): " in phone.execute_script(script)  # there is no head row
+    assert "main slices (probability without them): " in phone.execute_script(script)  # there is no head row
     element(phone, "[data-decision=look]").click()
     assert {row.get_attribute("data-decision") for row in rows if row.is_displayed()} == {"look"}
 
@@ -377,7 +360,7 @@ def test_the_policy_lets_no_other_script_run(chromium, pages):
         "document.body.append(one); document.body.insertAdjacentHTML('beforeend', "
         '\'<img src="https://evil.example/x.png" onerror="document.title = 1">\');'
     )
-    assert chromium.title.startswith("Probability above 50 %")
+    assert chromium.title.startswith("Intracranial hemorrhage: Probability above 50 %")
     refused = [line["message"] for line in chromium.get_log("browser")]
     assert len(refused) == 3
     assert all("Content Security Policy" in line for line in refused)
@@ -452,5 +435,5 @@ def test_the_cohort_filters_its_rows(browser, pages):
 def test_the_links_of_the_cohort_open_the_study(browser, pages):
     browser.get((pages / "index.html").as_uri())
     element(browser, "#rows a").click()
-    assert browser.title.startswith("Probability above 50 %")
+    assert browser.title.startswith("Intracranial hemorrhage: Probability above 50 %")
     assert browser.current_url.endswith(study_file_name(worklist(cohort(12))[0].scan))

@@ -81,17 +81,21 @@ SETTINGS = [
     (EncoderSettings(size=64), CnnSettings()),  # cut after the first block
     # after the second, 34 cells of 4 pixels, 2 pixels in
     (EncoderSettings(size=140), CnnSettings(pool="mean")),
-    (EncoderSettings(name="tf_efficientnet_lite0", size=64), CnnSettings()),
+    pytest.param(
+        *(EncoderSettings(name="tf_efficientnet_lite0", size=64), CnnSettings()), marks=pytest.mark.slow
+    ),
     (EncoderSettings(name="squeezenet1_1", size=64), CnnSettings()),  # goes on in place
 ]
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=["paper-64", "paper-140", "lite0-64", "squeezenet-64"])
-def test_the_map_lies_on_the_patch(settings):
-    size = settings[0].size
+@pytest.mark.parametrize(
+    ("encoder", "head_of"), SETTINGS, ids=["paper-64", "paper-140", "lite0-64", "squeezenet-64"]
+)
+def test_the_map_lies_on_the_patch(encoder, head_of):
+    size = encoder.size
     rows, columns = slice(size // 8, 3 * size // 8), slice(size // 2, 3 * size // 4)
     torch.manual_seed(0)
-    cnn = AttentionCnn(*settings).eval()
+    cnn = AttentionCnn(encoder, head_of).eval()
     head, pictures = fitted_to_a_patch(cnn, size=size, rows=rows, columns=columns)
     mean = slice_maps(cnn, head, pictures[20:28], [6], draw_weights(head, 8, seed=0))[0][0]
     g = size // 2

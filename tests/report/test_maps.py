@@ -102,7 +102,7 @@ def mixed(scan, monkeypatch):
     def make(*members):
         found = [SimpleNamespace(cnn=Reads(name, crop), head=name) for name, crop in members]
         prepared = SimpleNamespace(hu=lambda scan: np.zeros((12, 4, 4), np.int16))
-        return make_maps(SimpleNamespace(members=found, seed=0), prepared, scan)
+        return make_maps(SimpleNamespace(members=found, seed=0), prepared.hu(scan.scan), scan)
 
     return make
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from ich_mil.report import pictures
 from ich_mil.report.maps import ScanMaps
-from ich_mil.windows import PRESETS
+from ich_mil.window_presets import PRESETS
 
 # What the colour-blind see of linear RGB: Machado, Oliveira and Fernandes 2009, severity 1.
 SEEN_BY = {

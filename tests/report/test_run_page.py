@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from ich_mil.evaluate.event_rates import calibration_table
-from ich_mil.evaluate.result_table import Scores, evaluate
-from ich_mil.evaluate.table_text import table_blocks
+from ich_mil.evaluate.result_table import evaluate, table_blocks
+from ich_mil.evaluate.scores import Scores
 from ich_mil.report.page import study_file_name
 from ich_mil.report.run_page import MAX_SCANS, EvaluatedSet, RunPage, SplitCount, render_run
 from ich_mil.runs.predictions import Provenance

@@ -45,7 +45,7 @@ def test_the_run_that_matters_most_comes_first_and_only_some_are_named(scan):
         "Without slice 9",
         "Without slice 7",
     ]
-    assert lines[4:] == ["Runs that are not named: 2; see the strip."]
+    assert lines[4:] == ["2 more runs: see the chart of slices."]
 
 
 def test_a_run_of_all_slices_has_no_rest(scan):
@@ -74,12 +74,12 @@ def test_problems_are_what_a_reader_must_know_and_the_rest_is_routine():
     gaps = [LedgerEntry("s", "f", Code.GAP, "")] * 3
     assert problems(gaps) == ["Gap between slices (3 times)"]
     stretched = [LedgerEntry("s", "", Code.PIXELS_NOT_SQUARE, "")]
-    assert problems(stretched) == ["Pixels are not square: pictures, and what the model saw, are stretched"]
+    assert problems(stretched) == ["Pixels are not square: images are stretched, also for the model"]
     clipped = [LedgerEntry("s", "f", Code.HU_CLIPPED, "")]
     assert problems(clipped) == ["Corrected: extreme values cut"]
     turned = [LedgerEntry("s", "", code, "") for code in (Code.FLIPPED, Code.SEVERAL_PATIENTS)]
     assert problems(turned) == [
-        "Stored rows or columns run the other way; pictures are shown as stored",
+        "Rows or columns stored in reverse order; images are shown as stored",
         "Several patient identifiers in one study",
     ]
     assert INCOMPLETE <= PROBLEMS  # why a scan is not called negative

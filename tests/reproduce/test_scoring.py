@@ -12,13 +12,14 @@ from safetensors.torch import save_file
 from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
 from ich_mil.evaluate.baselines import position_score
+from ich_mil.evaluate.scores import Scores
 from ich_mil.gp.calibration import platt
 from ich_mil.gp.predict import predict
 from ich_mil.reproduce import scoring
 from ich_mil.reproduce.protocol import read_protocol
 from ich_mil.reproduce.scoring import Model, read_scored, score_task, scored_file
+from ich_mil.reproduce.statistics.feature_baselines import hold_out, pooled_logistic
 from ich_mil.reproduce.statistics.independent import independent_scans
-from ich_mil.reproduce.statistics.pooled import PooledScores, hold_out, pooled_logistic
 from ich_mil.reproduce.tasks import Task
 from ich_mil.training.fit_head import fit_to
 from tests.feature_table import write_features
@@ -52,29 +53,28 @@ def config(tmp_path):
     return read_protocol([str(protocol(tmp_path, heads=heads))])
 
 
-def said(model, task, config):
+def scored(model, task, config):
     return read_scored(score_task(model, task, config))[0]["away"]
 
 
-def test_baselines_say_what_is_known_of_scans_and_slices(task, config):
+def test_baselines_score_what_is_known_of_scans_and_slices(task, config):
     test = task.scored["away"]
     pooled = {how: pooled_logistic(task.train, test, how=how, seed=4) for how in ("mean", "max")}
     wanted = {
         "CNN alone": (test.cnn_scan, test.cnn_slice),
         "position only": (np.full(9, 20 / 41), position_score(test.positions.numpy())),
         "logistic regression, mean-pooled": (pooled["mean"].scan, pooled["mean"].slice),
-        "logistic regression, max-pooled": (pooled["max"].scan, np.full(len(test.x), np.nan)),
+        "logistic regression, max-pooled": (pooled["max"].scan, None),
     }
     for name, (scan, each) in wanted.items():
-        found = said(Model(name), task, config)
+        found = scored(Model(name), task, config)
+        assert (found.name, found.scan_std, found.scan_std_independent) == (name, None, None)
+        assert found.slice_is_probability == (name == "CNN alone")
         np.testing.assert_array_equal(found.scan, scan, name)
         np.testing.assert_array_equal(found.slice, each, name)
-        for nothing, size in (
-            (found.scan_std, 9),
-            (found.scan_std_independent, 9),
-            (found.slice_std, len(each)),
-        ):
-            np.testing.assert_array_equal(nothing, np.full(size, np.nan), name)
+    unknown = {name: torch.full_like(getattr(test, name), torch.nan) for name in ("cnn_scan", "cnn_slice")}
+    silent = replace(task, scored={"away": replace(test, **unknown)})
+    assert scored(Model("CNN alone"), silent, config).scan is None
 
 
 def test_the_cnn_is_calibrated_on_the_scans_that_calibrate_a_head(task, config):
@@ -89,14 +89,14 @@ def test_the_cnn_is_calibrated_on_the_scans_that_calibrate_a_head(task, config):
         learn = told(watch or task.train, 1)
         slope, intercept, _ = platt(torch.logit(learn.cnn_scan.double()), learn.labels)
         one = replace(task, validation=learn) if watch else replace(task, train=learn, validation=None)
-        found = said(model, one, config)
+        found = scored(model, one, config)
         np.testing.assert_allclose(found.scan, torch.sigmoid(slope * own + intercept), rtol=1e-12)
-        assert np.isnan(found.slice).all()
+        assert found.slice is None
         assert slope > 0
-    turned = said(model, replace(task, validation=told(task.validation, -1)), config)
+    turned = scored(model, replace(task, validation=told(task.validation, -1)), config)
     np.testing.assert_allclose(turned.scan, test.cnn_scan, rtol=1e-6)
     unknown = replace(task.validation, cnn_scan=torch.full((15,), torch.nan))
-    assert np.isnan(said(model, replace(task, validation=unknown), config).scan).all()
+    assert scored(model, replace(task, validation=unknown), config).scan is None
 
 
 def test_attention_mil_stops_on_the_validation_scans_or_on_some_of_the_others(task, config, monkeypatch):
@@ -104,12 +104,12 @@ def test_attention_mil_stops_on_the_validation_scans_or_on_some_of_the_others(ta
 
     def work(learn, watch, test, *, seed):
         given.append((learn.scans, watch.scans, test.scans, seed))
-        return PooledScores(np.zeros(test.n_scans), np.zeros(len(test.x)))
+        return Scores("attention", np.zeros(test.n_scans), np.zeros(len(test.x)))
 
     monkeypatch.setattr(scoring, "attention_mil", work)
     test, none = task.scored["away"], replace(task, validation=None)
-    said(Model("attention MIL (torchmil)"), task, config)
-    said(Model("attention MIL (torchmil)"), none, config)
+    scored(Model("attention MIL (torchmil)"), task, config)
+    scored(Model("attention MIL (torchmil)"), none, config)
     learn, watch = hold_out(task.train, seed=4)
     assert given == [
         (task.train.scans, task.validation.scans, test.scans, 4),
@@ -124,7 +124,7 @@ def test_every_set_is_scored(task, config):
 
 
 def test_a_head_is_fitted_stopped_and_asked_as_the_task_says(task, config):
-    test, found = task.scored["away"], said(MAIN, task, config)
+    test, found = task.scored["away"], scored(MAIN, task, config)
     model = fit_to(task.train, task.validation, config.head("G-VGPMIL", 8, seed=4)).model_
     scans = model, test.x.double(), test.offsets, test.scans
     how = {
@@ -139,7 +139,6 @@ def test_a_head_is_fitted_stopped_and_asked_as_the_task_says(task, config):
         ("scan_std", wanted.scan_std),
         ("scan_std_independent", independent_scans(*scans, **how)[1]),
         ("slice", wanted.slice_mean),
-        ("slice_std", wanted.slice_std),
     ):
         np.testing.assert_allclose(getattr(found, name), values, rtol=1e-12, err_msg=name)
 
@@ -150,7 +149,7 @@ def test_only_the_main_head_at_its_first_seed_is_sampled_slice_by_slice(task, co
         (Model("VGPMIL", 8), task),
         (Model("G-VGPMIL", 6), task),
     ):
-        assert np.isnan(said(model, one, config).scan_std_independent).all()
+        assert scored(model, one, config).scan_std_independent is None
 
 
 @pytest.mark.parametrize(
@@ -184,12 +183,12 @@ def test_scores_are_made_again_where_anything_they_depend_on_differs(task, confi
 def test_files_that_are_damaged_or_of_another_version_are_made_again(task, config):
     path = score_task(POSITION, task, config)
     wanted = position_score(task.scored["away"].positions.numpy())
-    save_file({"x": torch.zeros(1)}, path.with_name("older"), {"format": "ich_mil.scored.1"})
+    save_file({"x": torch.zeros(1)}, path.with_name("older"), {"format": "ich_mil.scored.2"})
     for content in (b"half", path.with_name("older").read_bytes()):
         path.write_bytes(content)
         with pytest.raises(DataError, match="cannot be read as scores"):
             read_scored(path)
-        np.testing.assert_array_equal(said(POSITION, task, config).slice, wanted)
+        np.testing.assert_array_equal(scored(POSITION, task, config).slice, wanted)
 
 
 @pytest.mark.parametrize("model", [MAIN, Model("logistic regression, mean-pooled")])
@@ -210,9 +209,11 @@ def test_scores_are_written_whole_or_not_at_all(task, config, monkeypatch):
     assert not list(scored_file(config.out / "fits", POSITION, task).parent.iterdir())
 
 
-def test_each_task_has_a_file_of_its_own(task, tmp_path):
+def test_each_task_and_model_has_a_file_of_its_own(task, tmp_path):
     others = [{}, {"set": "b"}, {"width": 8}, {"seed": 5}, {"fold": 0}, {"fold": 1}]
-    assert len({scored_file(tmp_path, MAIN, replace(task, **change)) for change in others}) == len(others)
+    files = {scored_file(tmp_path, MAIN, replace(task, **change)) for change in others}
+    files |= {scored_file(tmp_path, Model(name, 8), task) for name in ("G +", "G -")}
+    assert len(files) == len(others) + 2
 
 
 def test_threads_are_those_of_before_also_after_an_error(task, config):

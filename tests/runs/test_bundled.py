@@ -12,8 +12,10 @@ import ich_mil
 from ich_mil.cli import main
 from ich_mil.errors import ModelError
 from ich_mil.ledger import Code
-from ich_mil.runs.model import BUNDLED, load_model
+from ich_mil.runs import folder as folder_module
+from ich_mil.runs.folder import BUNDLED
 from ich_mil.runs.predictions import read_results
+from ich_mil.runs.storage import load_model
 from ich_mil.synthetic.data_sets import write_rsna
 
 FOLDER = Path(ich_mil.__file__).parent / "bundled" / BUNDLED
@@ -51,6 +53,14 @@ def predicted(root, out):
     return read_results(out).scans
 
 
+def test_the_bundled_model_is_named_where_it_is_not_installed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(folder_module, "__file__", str(tmp_path / "folder.py"))
+    with pytest.raises(ModelError, match="headct-base: this installation has no bundled model"):
+        load_model("headct-base")
+
+
+@pytest.mark.slow
 def test_a_phantom_is_unlike_its_training_and_never_called_negative(tmp_path):
     write_rsna(tmp_path / "studies", n_studies=2, seed=5, size=256, n_jobs=1)
     scans = predicted(tmp_path / "studies", tmp_path / "out")
@@ -60,6 +70,7 @@ def test_a_phantom_is_unlike_its_training_and_never_called_negative(tmp_path):
         assert scan.decision != "negative"
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 def test_a_real_head_of_another_hospital_is_judged_in_one_command(shared_data, tmp_path):
     (scan,) = predicted(shared_data / "ge_head_ct", tmp_path / "out")

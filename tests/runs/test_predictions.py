@@ -15,22 +15,19 @@ from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE, fit_tri
 from ich_mil.files import digest
 from ich_mil.gp.counterfactual import Counterfactuals, SliceRun
 from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.runs.assembly import make_results
 from ich_mil.runs.predictions import (
     BY_INTERVAL,
     NOTICE,
     WHOLE_ONLY,
-    Provenance,
     incomplete,
     is_promised,
-    make_results,
     read_results,
     results_table,
     write_results,
 )
+from tests.results import MODEL
 
-MODEL = Provenance(
-    "G-VGPMIL", "0.1.0", "3f9a", "a1b2", "Platt scaling on held-out scans", "site: 40 scans, 20 positive"
-)
 NAN = float("nan")
 
 
@@ -84,89 +81,12 @@ def results():
     return made(*parts(), set_name="new", model=MODEL)
 
 
-def test_lines_about_other_scans_of_the_prepared_set_are_left_out():
-    features, predictions, explained, prepared = parts()
-    prepared.scans.loc["d"] = ["c4"]
-    prepared.ledger_by_scan |= {
-        scan: [{"scan": scan, "file": f"{scan}.dcm", "code": "padding", "detail": ""}]
-        for scan in ("d", "refused")
-    }
-    found = made(features, predictions, explained, prepared, set_name="test", model=MODEL)
-    assert [line.scan for line in found.ledger] == ["", "refused"]
-    assert [len(scan.ledger) for scan in found.scans] == [1, 0, 0]
-
-
 def test_each_scan_knows_its_pixels_from_below(results):
     assert [scan.pixels for scan in results.scans] == [
         digest(b"a0", b"a1"),
         digest(b"b0"),
         digest(b"c0", b"c1"),
     ]
-    assert digest(b"a0", b"a1") != digest(b"a1", b"a0")
-    of_features = made(*parts()[:3], None, set_name="new", model=MODEL)
-    assert {scan.pixels for scan in of_features.scans} == {""}
-
-
-def test_decided_by_the_interval(results):
-    assert [scan.decision for scan in results.scans] == ["positive", "look", "negative"]
-    assert results.decided_by == f"{BY_INTERVAL}; {WHOLE_ONLY}"
-    assert not is_promised(results.decided_by)
-
-
-def test_scans_of_patients_the_model_learned_from_are_told():
-    features, *others = parts()
-    features.patients[0] = "p = r"
-    found = made(features, *others, set_name="new", model=MODEL, learned={"r"})
-    assert [s.scan for s in found.scans if Code.LEARNED_FROM in {e.code for e in s.ledger}] == ["a"]
-    for learned, wanted in (({"q"}, "bc"), ({"a"}, "a"), ({"p", "c"}, "ac"), ({"c2"}, "b"), ((), "")):
-        found = made(*parts(), set_name="new", model=MODEL, learned=learned)
-        told = [scan.scan for scan in found.scans if Code.LEARNED_FROM in {e.code for e in scan.ledger}]
-        assert told == list(wanted)
-        assert found.scans[2].decision == "negative"  # it was seen whole
-
-
-def test_a_scan_unlike_the_training_scans_is_told_in_both_files_and_never_negative(tmp_path):
-    found = made(*parts(), unlikeness=(1.0, np.nan, 1.01), set_name="new", model=MODEL)
-    assert [scan.unlikeness for scan in found.scans] == [1.0, None, 1.01]
-    assert [s.scan for s in found.scans if Code.UNLIKE in {e.code for e in s.ledger}] == ["c"]
-    assert [scan.decision for scan in found.scans] == ["positive", "look", "look"]
-    write_results(found, tmp_path)
-    assert read_results(tmp_path) == found
-    table = pd.read_csv(tmp_path / "predictions.csv").query("level == 'scan'")
-    assert table.unlikeness.tolist() == pytest.approx([1.0, np.nan, 1.01], nan_ok=True)
-    assert set(table.trained_on) == {MODEL.trained_on}
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "decision"),
-    [(0.5, 0.9, "positive"), (0.499999, 0.9, "look"), (0.1, 0.5, "look"), (0.1, 0.499999, "negative")],
-)
-def test_an_interval_that_ends_at_a_half(low, high, decision):
-    features, predictions, explained, prepared = parts()
-    predictions.scan_low[:], predictions.scan_high[:] = low, high
-    found = made(features, predictions, explained, prepared, set_name="new", model=MODEL)
-    assert {scan.decision for scan in found.scans} == {decision}
-
-
-def test_thresholds_decide_by_the_probability_that_is_written():
-    labels, p = np.repeat([0, 1], 50), np.repeat([0.1, 0.3], 50)
-    triage = replace(fit_triage(labels, p, sensitivity=0.9, specificity=0.9), low=0.3, high=0.7)
-    features, predictions, explained, prepared = parts()
-    predictions.scan_mean[:] = torch.tensor([0.69999999, 0.29999999, 0.2999991]).double()
-    found = made(features, predictions, explained, prepared, set_name="new", model=MODEL, triage=triage)
-    assert [(scan.probability, scan.decision) for scan in found.scans] == [
-        (0.7, "positive"),
-        (0.3, "look"),
-        (0.299999, "negative"),
-    ]
-
-
-def test_the_table_says_by_what_it_was_decided(results):
-    for told, by in ((BY_INTERVAL, "interval"), ("With 90 % confidence ...", "thresholds")):
-        table = results_table(replace(results, decided_by=told))
-        scans = table.level == "scan"
-        assert table.decided_by[scans].tolist() == [by] * 3
-        assert table[["decision", "decided_by"]][~scans].isna().all(axis=None)
 
 
 def test_each_slice_has_its_own_numbers_and_place():
@@ -186,49 +106,6 @@ def test_each_slice_has_its_own_numbers_and_place():
         (1, "3.2", 2.0, 0.05, 0.04, 0.4, ()),
     ]
     assert {one.interval_95[1] for scan in found.scans for one in scan.slices} == {0.99}
-
-
-def test_decided_by_thresholds():
-    p = [0.1, 0.2, 0.3, 0.7] * 25 + [0.3, 0.7, 0.8, 0.9] * 25
-    labels = [0] * 100 + [1] * 100
-    triage = fit_triage(
-        np.array(labels),
-        np.array(p),
-        sensitivity=0.9,
-        specificity=0.9,
-        confidence=0.9,
-        method="risk_control",
-        patients=[str(k) for k in range(200)],
-    )
-    features, predictions, explained, prepared = parts()
-    assert 0.29 < triage.low <= 0.3 < 0.7 < triage.high < 0.8
-    predictions.scan_mean[:] = torch.tensor([0.8, 0.3, 0.29]).double()
-    found = made(features, predictions, explained, prepared, set_name="new", model=MODEL, triage=triage)
-    assert [scan.decision for scan in found.scans] == ["positive", "look", "negative"]
-    assert found.decided_by == f"{triage.promise} {WHOLE_ONLY.capitalize()}."
-    assert is_promised(found.decided_by)
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        Code.GAP,
-        Code.MULTI_FRAME,
-        Code.UNREADABLE,
-        Code.PART_OF_HEAD,
-        Code.SERIES_KIND,
-        Code.SEVERAL_PATIENTS,
-    ],
-)
-def test_a_scan_that_was_not_seen_whole_is_not_called_negative(code):
-    features, predictions, explained, prepared = parts()
-    for scan in ("a", "b", "c"):
-        prepared.ledger_by_scan.setdefault(scan, []).append(
-            {"scan": scan, "file": "x.dcm", "code": code, "detail": ""}
-        )
-    found = made(features, predictions, explained, prepared, set_name="new", model=MODEL)
-    assert [scan.decision for scan in found.scans] == ["positive", "look", "look"]
-    assert incomplete(found.scans[2].ledger) == [code]
 
 
 def test_what_is_written_is_what_is_read(results, tmp_path):
@@ -262,33 +139,88 @@ def test_both_files_say_the_same(results, tmp_path):
     assert table.equals(table[results_table(results).columns])
 
 
-def test_the_names_of_scans_are_gone_through_once_however_long_the_ledger_is():
-    class Names(list):
-        readings = 0
-
-        def __iter__(self):
-            self.readings += 1
-            return super().__iter__()
-
-    readings = []
-    for length in (1, 100):
-        features, predictions, explained, prepared = parts()
-        features.scans = Names(features.scans)
-        prepared.ledger_by_scan |= {
-            f"refused-{i}": [{"scan": f"refused-{i}", "file": "", "code": "scan-empty", "detail": ""}]
-            for i in range(length)
-        }
-        found = made(features, predictions, explained, prepared, set_name="new", model=MODEL)
-        assert [line.scan for line in found.ledger] == ["", *(f"refused-{i}" for i in range(length))]
-        readings.append(features.scans.readings)
-    assert readings[0] == readings[1]
+def test_ledger_lines_of_other_scans_of_the_prepared_set_are_left_out():
+    features, predictions, explained, prepared = parts()
+    prepared.scans.loc["d"] = ["c4"]
+    prepared.ledger_by_scan |= {
+        scan: [{"scan": scan, "file": f"{scan}.dcm", "code": "padding", "detail": ""}]
+        for scan in ("d", "refused")
+    }
+    found = made(features, predictions, explained, prepared, set_name="test", model=MODEL)
+    assert [line.scan for line in found.ledger] == ["", "refused"]
+    assert [len(scan.ledger) for scan in found.scans] == [1, 0, 0]
 
 
-def test_without_pictures_there_are_no_places():
-    features, predictions, explained, _ = parts()
-    found = made(features, predictions, explained, None, set_name="external", model=MODEL)
+def test_without_pictures_there_are_no_positions_pixels_and_ledger():
+    found = made(*parts()[:3], None, set_name="external", model=MODEL)
     assert {one.position_mm for scan in found.scans for one in scan.slices} == {None}
+    assert {scan.pixels for scan in found.scans} == {""}
     assert found.ledger == ()
+
+
+def test_scans_of_training_patients_are_marked():
+    features, *others = parts()
+    features.patients[0] = "p = r"
+    cases = (({"r"}, "a"), ({"q"}, "bc"), ({"a"}, "a"), ({"p", "c"}, "ac"), ({"c2"}, "b"), ((), ""))
+    for learned, wanted in cases:
+        found = made(features, *others, set_name="new", model=MODEL, learned=learned)
+        marked = [scan.scan for scan in found.scans if Code.LEARNED_FROM in {e.code for e in scan.ledger}]
+        assert marked == list(wanted)
+        assert found.scans[2].decision == "negative"  # it was seen whole
+
+
+def test_a_scan_unlike_the_training_scans_is_marked_in_both_files_and_never_negative(tmp_path):
+    for last, decision in ((0.9, NEGATIVE), (1.01, LOOK)):
+        found = made(*parts(), unlikeness=(1.0, np.nan, last), set_name="new", model=MODEL)
+        assert [scan.unlikeness for scan in found.scans] == [1.0, None, last]
+        marked = [Code.UNLIKE in {entry.code for entry in scan.ledger} for scan in found.scans]
+        assert marked == [False, False, last > 1]
+        assert [scan.decision for scan in found.scans] == [POSITIVE, LOOK, decision]
+    write_results(found, tmp_path)
+    assert read_results(tmp_path) == found
+    table = pd.read_csv(tmp_path / "predictions.csv").query("level == 'scan'")
+    assert table.unlikeness.tolist() == pytest.approx([1.0, np.nan, 1.01], nan_ok=True)
+    assert set(table.trained_on) == {MODEL.trained_on}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "decision"),
+    [(0.5, 0.9, "positive"), (0.499999, 0.9, "look"), (0.1, 0.5, "look"), (0.1, 0.499999, "negative")],
+)
+def test_the_interval_decides_without_thresholds(low, high, decision):
+    features, predictions, explained, prepared = parts()
+    predictions.scan_low[:], predictions.scan_high[:] = low, high
+    found = made(features, predictions, explained, prepared, set_name="new", model=MODEL)
+    assert {scan.decision for scan in found.scans} == {decision}
+    assert found.decided_by == f"{BY_INTERVAL}; {WHOLE_ONLY}"
+    assert not is_promised(found.decided_by)
+    table = results_table(found)
+    scans = table.level == "scan"
+    assert set(table.decided_by[scans]) == {"interval"}
+    assert table[["decision", "decided_by"]][~scans].isna().all(axis=None)
+
+
+def test_thresholds_decide_by_the_probability_that_is_written():
+    labels, p = np.repeat([0, 1], 50), np.repeat([0.1, 0.3], 50)
+    triage = replace(fit_triage(labels, p, sensitivity=0.9, specificity=0.9), low=0.3, high=0.7)
+    features, predictions, explained, prepared = parts()
+    predictions.scan_mean[:] = torch.tensor([0.69999999, 0.29999999, 0.2999991]).double()
+    found = made(features, predictions, explained, prepared, set_name="new", model=MODEL, triage=triage)
+    wanted = [(0.7, "positive"), (0.3, "look"), (0.299999, "negative")]
+    assert [(scan.probability, scan.decision) for scan in found.scans] == wanted
+    assert found.decided_by == f"{triage.guarantees} {WHOLE_ONLY.capitalize()}."
+    assert is_promised(found.decided_by)
+    assert set(results_table(found).decided_by.dropna()) == {"thresholds"}
+
+
+def test_a_scan_that_was_not_seen_whole_is_not_called_negative():
+    for code in (Code.GAP, Code.MULTI_FRAME, Code.UNREADABLE, Code.SEVERAL_PATIENTS):
+        features, predictions, explained, prepared = parts()
+        line = {"file": "x.dcm", "code": code, "detail": ""}
+        prepared.ledger_by_scan |= {scan: [line | {"scan": scan}] for scan in "abc"}
+        found = made(features, predictions, explained, prepared, set_name="new", model=MODEL)
+        assert [scan.decision for scan in found.scans] == ["positive", "look", "look"]
+        assert incomplete(found.scans[2].ledger) == [code]
 
 
 @pytest.mark.parametrize(
@@ -299,42 +231,19 @@ def test_without_pictures_there_are_no_places():
         ({"scans": [{"scan": "a"}]}, "cannot be read as predictions"),
         ({"model": {}}, "cannot be read as predictions"),
         ({"ledger": [{"scan": "", "file": "", "code": "no-such-code", "detail": ""}]}, "no-such-code"),
+        ({"decision": "maybe"}, "maybe"),
+        ({"probability": 1.5}, "1.5"),
+        ({"probability": "hi"}, "hi"),
+        ({"interval_95": [0.2]}, "unpack"),
+        ({"scan": "a"}, "duplicate scans a"),
     ],
 )
-def test_what_is_refused(results, tmp_path, change, words):
-    write_results(results, tmp_path)
-    path = tmp_path / "predictions.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(DataError, match=words) as caught:
-        read_results(tmp_path)
-    assert str(path) in str(caught.value)
-
-
-def test_a_scan_that_is_there_twice_is_refused(results, tmp_path):
-    write_results(replace(results, scans=(results.scans[0], results.scans[0])), tmp_path)
-    with pytest.raises(DataError, match="twice: a"):
-        read_results(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [({"decision": "maybe"}, "maybe"), ({"probability": 1.5}, "1.5"), ({"interval_95": [0.2]}, "unpack")],
-)
-def test_a_scan_that_says_what_cannot_be_is_refused(results, tmp_path, change, words):
+def test_damaged_predictions_are_refused(results, tmp_path, change, words):
     write_results(results, tmp_path)
     path = tmp_path / "predictions.json"
     tree = json.loads(path.read_text())
-    tree["scans"][1] |= change
+    (tree if {*change} <= {*tree} else tree["scans"][1]).update(change)
     path.write_text(json.dumps(tree))
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=words) as caught:
         read_results(tmp_path)
-
-
-@pytest.mark.parametrize(("away", "decision"), [(0.9, NEGATIVE), (1.1, LOOK)])
-def test_a_scan_unlike_the_training_scans_gets_a_line_and_is_never_negative(away, decision):
-    unlikeness = np.array([1.5, 0.0, away])
-    found = made(*parts(), set_name="new", model=MODEL, unlikeness=unlikeness).scans
-    told = [Code.UNLIKE in {entry.code for entry in scan.ledger} for scan in found]
-    assert told == [True, False, away > 1]
-    assert found[0].decision == POSITIVE
-    assert found[2].decision == decision  # its interval lies below a half
+    assert str(path) in str(caught.value)

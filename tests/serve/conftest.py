@@ -1,22 +1,64 @@
-"""What tests of the node share."""
+"""Fixtures of the tests of the node."""
 
+import threading
 from socketserver import BaseServer
 
 import pytest
 
-from tests.serve.fakes import Archive
+from ich_mil.serve import node as node_module
+from ich_mil.serve.node import Node
+from tests.serve.fakes import Archive, open_spool, settings_of
+from tests.serve.judges import FakeJudge, LocalProcess
+
+QUICK = FakeJudge()
 
 
 @pytest.fixture(autouse=True)
 def _stops_at_once(monkeypatch):
-    """A server looks twice a second whether it shall stop, and here twenty times."""
+    """Servers look twenty times a second whether they shall stop, instead of twice."""
     serve = BaseServer.serve_forever
     monkeypatch.setattr(BaseServer, "serve_forever", lambda server: serve(server, poll_interval=0.05))
 
 
 @pytest.fixture
 def archive():
-    """An archive on a free port of the loopback."""
     made = Archive()
     yield made
     made.stop()
+
+
+@pytest.fixture
+def make(tmp_path, archive, monkeypatch):
+    """Function that makes a node with these settings; `local` judges in this process."""
+    made = []
+
+    def one(judge=QUICK, *, local=True, **changes):
+        with monkeypatch.context() as patch:
+            if local:
+                patch.setattr(node_module, "JudgeProcess", LocalProcess)
+            settings = settings_of(tmp_path, archive=archive.port, **changes)
+            made.append(Node(settings, judge, stop=threading.Event()))
+        return made[-1]
+
+    yield one
+    for node in made:
+        node.stop()
+
+
+@pytest.fixture
+def start(make):
+    """Function that starts a node with these settings."""
+
+    def one(judge=QUICK, **values):
+        node = make(judge, **values)
+        node.start()
+        return node
+
+    return one
+
+
+@pytest.fixture
+def spool(tmp_path):
+    made = open_spool(tmp_path)
+    yield made
+    made.close()

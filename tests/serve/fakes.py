@@ -1,8 +1,12 @@
-"""Stand-ins for tests of the node: an archive, a machine that sends, and looks at the status pages."""
+"""Stand-ins for tests of the node: settings, an archive, a sender, and access to the status pages.
+
+`python -m tests.serve.fakes FILE.json SECONDS CALLS` runs a node with a fake judge.
+"""
 
 import json
 import multiprocessing
 import socket
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -21,7 +25,67 @@ from pydicom.uid import (
 from pynetdicom import AE, DEFAULT_TRANSFER_SYNTAXES, AllStoragePresentationContexts, evt
 from pynetdicom.association import Association
 
+from ich_mil.serve.settings import ArchiveSettings, ServeSettings
+from ich_mil.serve.spool import Spool
+from ich_mil.serve.studies import Job
+from tests.serve.judges import capture, ct_slice, uid
+
 STORAGE = [context.abstract_syntax for context in AllStoragePresentationContexts]
+
+
+def settings_of(folder: Path, *, archive: int | ArchiveSettings = 104, **changes: object) -> ServeSettings:
+    """Settings of a node with short times, and a spool in `folder`."""
+    values: dict = {
+        "model": folder,
+        "spool": folder / "spool",
+        "archive": ArchiveSettings("ARCHIVE", "127.0.0.1", archive) if isinstance(archive, int) else archive,
+        "senders": ["SCANNER", "OTHER"],
+        "ae_title": "NODE",
+        "port": 0,
+        "http_port": 0,
+        "silence_seconds": 0.3,
+        "retry_seconds": 0.2,
+        "longest_retry_seconds": 0.4,
+        "free_gb": 0.0,
+    }
+    return ServeSettings(**(values | changes))
+
+
+def open_spool(folder: Path, **changes: object) -> Spool:
+    """A spool in `folder` without a silence period."""
+    return Spool(settings_of(folder, **({"silence_seconds": 1e-9, "keep_hours": 1.0} | changes)))
+
+
+def store(spool: Spool, image: Dataset, *, sop_uid: str | None = None) -> bool:
+    """Store an object as the listener does."""
+    path = spool.incoming / f"{time.monotonic_ns()}.dcm"
+    image.save_as(path, enforce_file_format=True)
+    return spool.store(path, sop_uid=str(image.SOPInstanceUID) if sop_uid is None else sop_uid)
+
+
+def judge(spool: Spool, job: Job, *names: str) -> list[Path]:
+    """Write one result, or one of each name, as a worker does."""
+    image, work = ct_slice(job.study_uid, 0), spool.work(job)
+    sops = sorted(path.name for path in job.objects.iterdir())
+    return [capture(image, [*sops, name], work / f"{name}.dcm") for name in names or ["capture"]]
+
+
+def judged(spool: Spool, study: int = 1, number: int = 0, *, sent: bool = False) -> Job:
+    """Store a slice of a study and judge the study; with `sent`, mark its result as sent."""
+    store(spool, ct_slice(uid(study), number))
+    job = spool.take()
+    spool.judged(job, judge(spool, job))
+    if sent:
+        spool.outbox.took(spool.outbox.due())
+    return job
+
+
+def failed(spool: Spool, study: int = 1, number: int = 0) -> Job:
+    """Store a slice of a study and record that the study has no result."""
+    store(spool, ct_slice(uid(study), number))
+    job = spool.take()
+    spool.fail(job, "why")
+    return job
 
 
 def send(
@@ -32,11 +96,7 @@ def send(
     called: str = "NODE",
     patience: float = 60.0,
 ) -> list[int]:
-    """C-STORE each; its statuses, -1 where no answer came; [] where the association was rejected.
-
-    An answer is waited for `patience` seconds. pynetdicom 3.0.4 does not always see that its peer is gone:
-    then it waits so long for nothing.
-    """
+    """Statuses of a C-STORE of each image, -1 without an answer in time; [] for a rejected association."""
     ae = AE(ae_title=calling)
     ae.dimse_timeout = patience
     for sop_class in (CTImageStorage, SecondaryCaptureImageStorage):
@@ -60,22 +120,14 @@ def send(
 
 
 def connect(port: int) -> Association:
-    """A caller that is connected, and may send CT slices."""
+    """An association that may send CT slices."""
     ae = AE(ae_title="SCANNER")
     ae.add_requested_context(CTImageStorage)
     return ae.associate("127.0.0.1", port, ae_title="NODE")
 
 
 class Archive:
-    """Counts what it is sent, by those who call it by its name.
-
-    Attributes:
-        status: its answer.
-        answers: SOP instance UID -> answer to this object.
-        then: called before each answer.
-        received: SOP instance UIDs that were answered with 0.
-        callers: AE titles of those who sent.
-    """
+    """Archive that answers `status`, or `answers[SOP instance UID]`, after it has called `then`."""
 
     def __init__(
         self,
@@ -108,7 +160,7 @@ class Archive:
         return status
 
     def is_called(self) -> bool:
-        """Whether anybody is connected."""
+        """Whether an association is open."""
         return bool(self._ae.active_associations)
 
     def stop(self) -> None:
@@ -116,26 +168,26 @@ class Archive:
 
 
 def free_port() -> int:
-    """A port that is free now."""
+    """A free port."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
 
 
 def judging_processes() -> list[SpawnProcess]:
-    """Those that run; joblib keeps processes of another class for other tests."""
+    """Running judging processes; those of joblib have another class."""
     return [one for one in multiprocessing.active_children() if isinstance(one, SpawnProcess)]
 
 
 def alive(pid: int) -> bool:
-    """Whether a process of this number runs: not one that has ended and is not collected yet."""
+    """Whether a process runs, as opposed to a zombie."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False
 
 
-def wait_for(true: Callable[[], bool], *, seconds: float = 20.0) -> None:
-    """Wait until `true()`; `AssertionError` if it does not become so."""
+def wait_for(true: Callable[[], bool], *, seconds: float = 60.0) -> None:
+    """Wait until `true()`; `AssertionError` after `seconds`."""
     until = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < until, "waited too long"
@@ -159,7 +211,7 @@ def metric(port: int, name: str) -> float:
 
 
 def notes(folder: Path) -> list[dict]:
-    """The JSON files of a folder of the spool; those that it moves away meanwhile are left out."""
+    """The JSON files of a folder of the spool."""
     found = []
     for path in sorted(folder.glob("*.json")):
         with suppress(FileNotFoundError):
@@ -185,3 +237,13 @@ def unreadable(path: Path) -> Iterator[None]:
     yield
     path.unlink()
     aside.rename(path)
+
+
+if __name__ == "__main__":
+    from ich_mil.serve.node import serve
+    from tests.serve.judges import FakeJudge
+
+    file, seconds, calls = sys.argv[1:]
+    values = json.loads(Path(file).read_bytes())
+    settings = settings_of(Path(file).parent, **values)
+    serve(settings, FakeJudge(seconds=float(seconds), calls=Path(calls)))

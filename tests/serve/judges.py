@@ -1,7 +1,8 @@
-"""A fake judge, and the DICOM objects it reads and writes; small, for a judging process imports it."""
+"""Fake judges, and the DICOM objects they read and write; a small module, for judging processes import it."""
 
 import errno
 import os
+import subprocess
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,17 +14,14 @@ from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, SecondaryCapture
 
 from ich_mil.errors import DataError, ModelError
 from ich_mil.files import whole_file
-from ich_mil.serve.judging import Judge
+from ich_mil.serve.judging import Judge, StudyFailedError
+
+_HELD: list[bytes] = []
 
 
 @dataclass(frozen=True)
 class FakeJudge:
-    """Makes a judge that answers each study with one Secondary Capture, and obeys StudyDescription.
-
-    `crash` ends its process, `hang` never ends, `hungry` takes 300 MB, `bug` raises a `KeyError`,
-    `once` crashes in the first try only, `full` finds the disk full until the spool has a file `room`, `idle`
-    makes nothing, `boast` names a file that it has not made.
-    """
+    """Judge that answers each study with one Secondary Capture, or obeys its StudyDescription (`judge`)."""
 
     seconds: float = 0.0
     calls: Path | None = None
@@ -47,9 +45,8 @@ class FakeJudge:
         if wish == "hang":
             time.sleep(1000)
         if wish == "hungry":
-            hold = bytearray(300_000_000)
+            _HELD.append(b"x" * 300_000_000)
             time.sleep(1000)
-            del hold
         if wish == "full" and not (out.parents[1] / "room").exists():
             with whole_file(out / "results.csv"):
                 raise OSError(errno.ENOSPC, "No space left on device")
@@ -62,6 +59,65 @@ class FakeJudge:
             raise DataError("none of its files is a CT slice")
         time.sleep(self.seconds)
         return [capture(images[0], [image.SOPInstanceUID for image in images], out / "capture.dcm")]
+
+
+class LocalProcess:
+    """In place of a `JudgeProcess`: runs the judge in this process, which starts at once."""
+
+    def __init__(self, factory, **_):
+        self._factory, self.starts = factory, 0
+
+    def start(self):
+        self._judge, self.starts = self._factory(), 1
+
+    def judge(self, study: Path, out: Path) -> list[Path]:
+        try:
+            return self._judge(study, out)
+        except DataError as error:
+            raise StudyFailedError(str(error)) from error
+
+    def end(self):
+        pass
+
+
+def plain_judge():
+    """A judge that obeys the name of a study."""
+    return _plain
+
+
+def _plain(study: Path, out: Path) -> list[Path]:
+    if study.name == "swell":
+        _HELD.append(b"x" * 300_000_000)
+    if study.name == "bug":
+        raise KeyError("bug")
+    if study.name == "child":
+        child = subprocess.Popen(["sleep", "1000"])
+        (out / "child").write_text(str(child.pid))
+        os._exit(7)
+    return [out / str(os.getpid())]
+
+
+def crash():
+    """A judge whose process ends at the start."""
+    os._exit(3)
+
+
+def hang():
+    """A judge whose process never starts."""
+    time.sleep(1000)
+
+
+def load_reader() -> Judge:
+    """A judge that reads with the real reader; the UID of its result depends on the slices that it used."""
+    from ich_mil.data.preparation.identifying_texts import source_files
+    from ich_mil.data.preparation.prepare import prepare
+
+    def read(study: Path, out: Path, /) -> list[Path]:
+        prepared = prepare("unlabelled", study, out / "prepared", jobs=1)
+        first = dcmread(source_files(prepared, prepared.table.scan[0])[0], stop_before_pixels=True)
+        return [capture(first, list(prepared.table.sop), out / "capture.dcm")]
+
+    return read
 
 
 def capture(first: Dataset, sops: Iterable[str], path: Path) -> Path:

@@ -17,13 +17,12 @@ import pandas as pd
 import pytest
 from pydicom import dcmread
 
-from ich_mil.serve.model_judge import ModelJudge
+from ich_mil.serve.judging import ModelJudge
 from ich_mil.serve.node import Node
-from ich_mil.serve.settings import ArchiveSettings, ServeSettings
+from ich_mil.serve.settings import ArchiveSettings
 from ich_mil.synthetic.data_sets import write_cq500
-from tests.serve.fakes import free_port, metric, notes, wait_for
-from tests.serve.judges import capture, uid
-from tests.serve.real_reader import load_reader
+from tests.serve.fakes import free_port, metric, notes, settings_of, wait_for
+from tests.serve.judges import capture, load_reader, uid
 
 ORTHANC = shutil.which("Orthanc") or shutil.which("Orthanc", path="/usr/sbin")
 STORESCU = shutil.which("storescu")
@@ -126,16 +125,12 @@ def test_20_studies_in_20_results_out(tmp_path, studies):
     node_port = free_port()
     orthanc = Orthanc(tmp_path, node_port)
     node = Node(
-        ServeSettings(
-            model=Path(MODEL or "none"),
-            spool=tmp_path / "spool",
+        settings_of(
+            tmp_path,
             archive=ArchiveSettings("ORTHANC", "127.0.0.1", orthanc.port),
             senders=["SCANNER", "ORTHANC"],
-            ae_title="NODE",
             port=node_port,
-            http_port=0,
             silence_seconds=2.0,
-            free_gb=0.0,
         ),
         ModelJudge(Path(MODEL), None) if MODEL else load_reader,
         stop=threading.Event(),

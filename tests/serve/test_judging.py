@@ -1,26 +1,27 @@
-"""The process that judges: how it starts, when it is replaced, how it ends."""
+"""The judging process: start, replacement and end; and which errors mean a full disk."""
 
+import errno
+import sqlite3
 import threading
-import time
 
 import pytest
 
-from ich_mil.errors import ModelError
+from ich_mil.errors import DataError, ModelError
+from ich_mil.files import whole_file
 from ich_mil.serve import judging
+from ich_mil.serve.disk import is_disk_full
 from ich_mil.serve.judging import JudgeLostError, JudgeProcess, StoppedError
-from tests.serve import plain_judges
+from tests.serve import judges
 from tests.serve.fakes import alive, judging_processes, wait_for
 
 
 @pytest.fixture
 def process():
-    """Makes a judging process of these limits; all of them are ended."""
+    """Function that makes a judging process with these limits."""
     made = []
 
-    def one(factory=plain_judges.good, *, seconds=20.0, memory_mb=150.0, stop=None):
-        made.append(
-            JudgeProcess(factory, seconds=seconds, memory_mb=memory_mb, stop=stop or threading.Event())
-        )
+    def one(factory=judges.plain_judge, *, seconds=60.0, stop=None):
+        made.append(JudgeProcess(factory, seconds=seconds, memory_mb=250.0, stop=stop or threading.Event()))
         return made[-1]
 
     yield one
@@ -29,30 +30,24 @@ def process():
 
 
 @pytest.mark.parametrize(
-    ("factory", "seconds", "reason"),
-    [
-        (plain_judges.crash, 20.0, "ended with exit code 3"),
-        (plain_judges.hang, 0.1, "took longer than 0.1 s"),
-    ],
+    ("factory", "seconds", "reason"), [(judges.crash, 60.0, "exit code 3"), (judges.hang, 0.1, "0.1 s")]
 )
-def test_a_model_that_does_not_load_is_told_and_its_process_ended(process, factory, seconds, reason):
-    with pytest.raises(ModelError, match=f"does not start: the judging process {reason}"):
+def test_process_that_does_not_start(process, factory, seconds, reason):
+    with pytest.raises(ModelError, match=reason):
         process(factory, seconds=seconds).start()
     assert not judging_processes()
 
 
-def test_a_stop_does_not_wait_for_a_model_that_loads(process):
+def test_stop_during_start(process):
     stop = threading.Event()
     stop.set()
-    began = time.monotonic()
-    with pytest.raises(StoppedError):
-        process(plain_judges.hang, seconds=20.0, stop=stop).start()
-    assert time.monotonic() - began < 10
+    with pytest.raises(StoppedError):  # `hang` would end by its time limit: a `ModelError`
+        process(judges.hang, stop=stop).start()
     assert not judging_processes()
 
 
-def test_one_process_judges_until_it_swells_or_has_a_bug(process, tmp_path, monkeypatch):
-    monkeypatch.setattr(judging, "_POLL_SECONDS", 5.0)  # its memory is looked at after its answer only
+def test_process_is_replaced_after_swelling_or_a_bug(process, tmp_path, monkeypatch):
+    monkeypatch.setattr(judging, "_POLL_SECONDS", 5.0)  # its memory is checked after its answer only
     one = process()
     pids = []
     for wish in ("a", "b", "swell", "bug", "c", "d"):
@@ -66,8 +61,67 @@ def test_one_process_judges_until_it_swells_or_has_a_bug(process, tmp_path, monk
     assert one.starts == 3
 
 
-def test_what_a_study_started_ends_with_its_process(process, tmp_path):
+def test_children_of_a_study_end_with_its_process(process, tmp_path):
     with pytest.raises(JudgeLostError, match="exit code 7"):
         process().judge(tmp_path / "child", tmp_path)
     child = int((tmp_path / "child").read_text())
     wait_for(lambda: not alive(child))
+
+
+def _full_device():
+    with open("/dev/full", "wb", buffering=0) as file:  # noqa: PTH123 - a device
+        file.write(b"x")
+
+
+def _full_database():
+    with sqlite3.connect(":memory:") as database:
+        database.execute("PRAGMA max_page_count = 1")
+        database.execute("CREATE TABLE a (b)")
+
+
+def _raise(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        _full_device,
+        _full_database,
+        *(
+            lambda error=error: _raise(error)
+            for error in (
+                OSError(errno.EDQUOT, "x"),
+                RuntimeError(
+                    'IoError(Os { code: 28, kind: StorageFull, message: "No space left on device" })'
+                ),
+                RuntimeError('I/O error: No space left on device (os error 28) at path "/x/.tmpEXGcTV"'),
+                RuntimeError('I/O error: Disk quota exceeded (os error 122) at path "/x/.tmpEXGcTV"'),
+            )
+        ),
+    ],
+)
+def test_full_disk(tmp_path, action):
+    """Errors of the system, of SQLite, and of libraries that give the number in the message only."""
+    with pytest.raises(Exception) as caught, whole_file(tmp_path / "file"):  # noqa: PT011 - of any kind
+        action()
+    outer = DataError("outer")
+    outer.__cause__ = caught.value
+    assert is_disk_full(caught.value)
+    assert is_disk_full(outer)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DataError("the modality is 'No space left on device'"),
+        OSError(errno.EACCES, "x"),
+        sqlite3.OperationalError("no such table"),
+        KeyError("bug"),
+    ],
+)
+def test_other_errors_are_not_a_full_disk(error):
+    outer = DataError("outer")
+    outer.__cause__ = error
+    assert not is_disk_full(error)
+    assert not is_disk_full(outer)

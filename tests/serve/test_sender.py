@@ -14,17 +14,17 @@ from pydicom.uid import (
 )
 
 from ich_mil.serve import sender as sender_module
-from ich_mil.serve.metrics import Metrics
 from ich_mil.serve.outbox import Outbox
 from ich_mil.serve.sender import Sender
 from ich_mil.serve.settings import ArchiveSettings
-from tests.serve.fakes import Archive, free_port, no_room_for, notes, wait_for
+from ich_mil.serve.status import Metrics
+from tests.serve.fakes import Archive, free_port, no_room_for, notes, settings_of, wait_for
 from tests.serve.judges import capture, ct_slice, uid
 
 
 @pytest.fixture
 def outbox(tmp_path):
-    return Outbox(tmp_path, pause=0.1, longest_pause=0.1)
+    return Outbox(settings_of(tmp_path, retry_seconds=0.1, longest_retry_seconds=0.1))
 
 
 @pytest.fixture
@@ -34,14 +34,8 @@ def start(outbox):
 
     def one(port, *, title="ARCHIVE", stop=None):
         stop = stop or threading.Event()
-        sender = Sender(
-            outbox,
-            ArchiveSettings(title, "127.0.0.1", port),
-            Metrics(),
-            ae_title="NODE",
-            lost=outbox.drop,
-            stop=stop,
-        )
+        settings = settings_of(outbox.root, archive=ArchiveSettings(title, "127.0.0.1", port))
+        sender = Sender(outbox, settings, Metrics(), lost=outbox.drop, stop=stop)
         started.append((sender, stop))
         sender.start()
         return sender
@@ -125,7 +119,7 @@ def test_a_class_that_the_archive_does_not_take_holds_up_no_other(start, outbox)
     outbox.put("study", uid(1), [ct, result])
     start(archive.port)
     wait_for(lambda: error_of(outbox))
-    assert error_of(outbox) == "the archive takes no CT Image Storage"
+    assert error_of(outbox) == "the archive does not accept CT Image Storage"
     assert [delivery.files for delivery in outbox.waiting()] == [("ct.dcm",)]
     archive.stop()
 
@@ -137,7 +131,7 @@ def test_an_archive_that_takes_no_class_is_told_so(start, outbox):
     wait_for(lambda: error_of(outbox))
     error = error_of(outbox)  # once it has stopped, the next try finds nobody
     archive.stop()
-    assert error == "the archive takes no Secondary Capture Image Storage"
+    assert error == "the archive does not accept Secondary Capture Image Storage"
 
 
 def test_a_damaged_file_holds_up_no_other_study(start, archive, outbox):
@@ -163,7 +157,7 @@ def test_an_archive_that_says_nothing_is_waited_for_as_long_as_allowed(start, ou
     put(outbox)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start(silent.getsockname()[1])
-        wait_for(lambda: error_of(outbox), seconds=5)
+        wait_for(lambda: error_of(outbox))
 
 
 def test_an_archive_that_falls_silent(start, archive, outbox, monkeypatch):
@@ -172,7 +166,7 @@ def test_an_archive_that_falls_silent(start, archive, outbox, monkeypatch):
     archive.then = lambda: wake.wait(10)
     put(outbox, n_files=3)
     start(archive.port)
-    wait_for(lambda: error_of(outbox) == "the archive does not answer", seconds=5)
+    wait_for(lambda: error_of(outbox) == "the archive does not answer")
     wake.set()
 
 

@@ -22,7 +22,6 @@ import torch
 from torchvision.models import squeezenet1_1
 
 from ich_mil.data.bags import Pictures, ScanDataset
-from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.splits import draw_splits
 from ich_mil.encoders import frozen
 from ich_mil.encoders.attention_cnn import AttentionCnn, BagOutput, CnnSettings
@@ -36,22 +35,15 @@ from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit_cnn import LOGGED, EpochLog, fit_cnn
 from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
-from ich_mil.windows import PRESETS
-from tests import phantoms
-from tests.elsewhere import AWAY, elsewhere
-from tests.forkserver import forkserver
+from ich_mil.window_presets import PRESETS
+from tests.emulated.elsewhere import AWAY, elsewhere
+from tests.together import forkserver
 
 WINDOWS = PRESETS["papers"]
 ENCODER = EncoderSettings(size=32)
 CNN = CnnSettings()
 # patience above the epochs: training must not stop early, whatever the loss does
 TRAINING = TrainingSettings(learning_rate=1e-3, bags=2, max_epochs=4, patience=9)
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("fit")
-    return prepare("rsna", phantoms.rsna(folder / "set", studies=10), folder / "prepared", jobs=1)
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +93,7 @@ def test_features_are_extracted_with_all_bits_of_float32(prepared, monkeypatch):
 
 def test_training_leaves_frozen_blocks_as_they_were(prepared, splits, tmp_path):
     """Lightning trains modules in the mode it finds them in: batch norms of frozen blocks must not move."""
-    encoder = EncoderSettings(name="resnet18", size=64, freeze="all")
+    encoder = EncoderSettings(size=32, freeze="all")
     torch.manual_seed(0)
     before = AttentionCnn(encoder, CNN).encoder.state_dict()
     model = fit(prepared, splits, tmp_path, encoder=encoder, training=replace(TRAINING, max_epochs=1))
@@ -110,40 +102,28 @@ def test_training_leaves_frozen_blocks_as_they_were(prepared, splits, tmp_path):
     assert moved == []
 
 
-def test_class_weights_give_both_classes_the_same_say():
-    weights = class_weights([0, 0, 0, 1])
-    assert weights.tolist() == pytest.approx([4 / 6, 2.0])
-    assert weights[0] * 3 == pytest.approx(float(weights[1]))
-
-
 def test_class_weights_count_scans_as_they_will_be_with_bleeds():
+    assert class_weights([0, 0, 0, 1]).tolist() == pytest.approx([4 / 6, 2.0])
     # of 4 negative scans 1 becomes positive: 3 and 3
     assert class_weights([0, 0, 0, 0, 1, 1], bleeds=0.25).tolist() == pytest.approx([1.0, 1.0])
-    assert torch.equal(class_weights([0, 0, 0, 1], bleeds=0.0), class_weights([0, 0, 0, 1]))
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"bleeds": 1.0}, "bleeds must be below 1"),
-        ({"bleeds": 0.6, "controls": 0.5}, "at most 1 together with training.controls, got 0.6 and 0.5"),
-        ({"controls": -0.1}, "training.controls must be at least 0, got -0.1"),
-        ({"bleeds": float("nan")}, "training.bleeds must be at least 0, got nan"),
-        ({"warmup_steps": -1}, "training.warmup_steps must be at least 0, got -1"),
-        ({"workers": -1}, "training.workers must be at least 0, got -1"),
-        ({"bags": 0}, "training.bags must be at least 1, got 0"),
-        ({"accumulate": 0}, "training.accumulate must be at least 1, got 0"),
-        ({"max_epochs": 0}, "training.max_epochs must be at least 1, got 0"),
-        ({"learning_rate": float("nan")}, "training.learning_rate must be positive and finite, got nan"),
+        ({"bleeds": 1.0}, "bleeds"),
+        ({"bleeds": 0.6, "controls": 0.5}, r"training\.controls, got 0\.6 and 0\.5"),
+        ({"controls": -0.1}, r"training\.controls .*-0\.1"),
+        ({"bleeds": float("nan")}, r"training\.bleeds .*nan"),
+        ({"workers": -1}, r"training\.workers .*-1"),
+        ({"bags": 0}, r"training\.bags .*0"),
+        ({"learning_rate": float("nan")}, r"training\.learning_rate .*nan"),
     ],
 )
 def test_settings_out_of_range_are_refused(change, message):
+    TrainingSettings(bleeds=0.25, controls=0.75)
     with pytest.raises(ValueError, match=message):
         TrainingSettings(**change)
-
-
-def test_every_negative_scan_may_get_a_bleed_or_a_control():
-    assert TrainingSettings(bleeds=0.25, controls=0.75).controls == 0.75
 
 
 def test_the_loss_by_hand():
@@ -155,14 +135,12 @@ def test_the_loss_by_hand():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bleeds", [0.0, 0.5])
-def test_the_best_epoch_is_kept_and_logged(prepared, splits, tmp_path, bleeds):
-    training = replace(TRAINING, bleeds=bleeds)
+def test_the_best_epoch_is_kept_and_logged(prepared, splits, tmp_path):
+    training = replace(TRAINING, bleeds=0.5)
     model = fit(prepared, splits, tmp_path, training=training)
     log = pd.read_csv(tmp_path / "log.csv", index_col="epoch")
     assert log.index.tolist() == [0, 1, 2, 3]
     assert not model.training
-    # the validation loss of the returned model is the smallest of the log
     loss = validation_loss(model, prepared, splits, training)
     assert loss == pytest.approx(log.val_loss.min(), rel=1e-4)
 
@@ -221,14 +199,6 @@ def test_training_stops_where_the_loss_has_not_fallen_for_so_many_epochs(prepare
 
 
 @pytest.mark.slow
-def test_weights_move_once_in_so_many_steps(prepared, splits, tmp_path):
-    fit(prepared, splits, tmp_path, training=replace(TRAINING, accumulate=2, max_epochs=1))
-    steps = -(-int((splits.split == "train").sum()) // TRAINING.bags)
-    moves = torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"]
-    assert moves == -(-steps // 2) < steps
-
-
-@pytest.mark.slow
 def test_fewer_steps_than_asked_for_at_the_end_of_an_epoch_are_averaged_too(
     prepared, splits, tmp_path, monkeypatch
 ):
@@ -243,6 +213,8 @@ def test_fewer_steps_than_asked_for_at_the_end_of_an_epoch_are_averaged_too(
     for accumulate in (steps, 10 * steps):
         training = replace(TRAINING, accumulate=accumulate, max_epochs=1)
         model = fit(prepared, splits, tmp_path / f"{accumulate}", training=training)
+        checkpoint = torch.load(tmp_path / f"{accumulate}" / "last.ckpt", weights_only=True)
+        assert checkpoint["global_step"] == 1
         moved.append((model.attention_w.weight - before).detach())
     assert moved[0].abs().max() > 0
     torch.testing.assert_close(moved[1], moved[0], rtol=1e-3, atol=1e-3 * float(moved[0].abs().max()))
@@ -416,9 +388,10 @@ def test_a_step_too_large_for_the_gpu_is_told(prepared, splits, tmp_path, monkey
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nMore is told.")
 
     monkeypatch.setattr(*step, full)
-    monkeypatch.setattr(warmup, "SLICES", 8)
+    warms_up = step[0] is AttentionCnn
+    monkeypatch.setattr(warmup, "drawn_slices", lambda *_: [[torch.zeros(1, 3, 32, 32)]] * 3)
     with pytest.raises(ConfigError, match=r"GPU's memory \(CUDA out of .* 20.00 GiB.\); lower training.bags"):
-        fit(prepared, splits, tmp_path, training=replace(TRAINING, warmup_steps=2))
+        fit(prepared, splits, tmp_path, training=replace(TRAINING, warmup_steps=int(warms_up)))
 
 
 def test_ctrl_c_is_a_keyboard_interrupt_and_so_is_the_next(prepared, splits, tmp_path, monkeypatch):
@@ -439,15 +412,15 @@ def test_an_exit_that_somebody_else_asks_for_is_left_alone(prepared, splits, tmp
 @pytest.mark.slow
 def test_with_fixed_epochs_the_last_is_kept_and_a_run_goes_on_from_it(prepared, splits, tmp_path):
     # a rate at which the loss of the last epoch is not the lowest
-    fixed = replace(TRAINING, learning_rate=0.02, fixed_epochs=True, patience=1)
+    fixed = replace(TRAINING, learning_rate=0.02, fixed_epochs=True, patience=1, max_epochs=2)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "best.ckpt").write_bytes(b"of a run that was killed before it wrote last.ckpt")
     model = fit(prepared, splits, tmp_path / "a", training=fixed)
     log = pd.read_csv(tmp_path / "a" / "log.csv", index_col="epoch")
-    assert log.index.tolist() == [0, 1, 2, 3]
-    assert log.val_loss.idxmin() != 3
+    assert log.index.tolist() == [0, 1]
+    assert log.val_loss.idxmin() == 0
     assert validation_loss(model, prepared, splits, fixed) == pytest.approx(log.val_loss.iloc[-1], rel=1e-4)
-    fit(prepared, splits, tmp_path / "b", training=replace(fixed, max_epochs=2))
+    fit(prepared, splits, tmp_path / "b", training=replace(fixed, max_epochs=1))
     shutil.copytree(tmp_path / "b", tmp_path / "c")
     before = (tmp_path / "b" / "best.ckpt").read_bytes()
     resumed = predictions(fit(prepared, splits, tmp_path / "c", training=fixed), prepared)
@@ -486,7 +459,7 @@ def one_epoch(prepared, splits, tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt"])
-@pytest.mark.parametrize("content", ["nothing", "bytes", "zip", "tensors", "list"])
+@pytest.mark.parametrize("content", ["nothing", "zip", "tensors"])
 def test_a_damaged_checkpoint_is_named(prepared, splits, one_epoch, tmp_path, name, content):
     out = tmp_path / "cnn"
     shutil.copytree(one_epoch, out)
@@ -494,18 +467,12 @@ def test_a_damaged_checkpoint_is_named(prepared, splits, one_epoch, tmp_path, na
     match content:
         case "nothing":
             path.write_bytes(b"")
-        case "bytes":
-            path.write_bytes(b"half a file")
         case "zip":
             with zipfile.ZipFile(path, "w") as archive:
                 archive.writestr("a", "b")
         case "tensors":
             torch.save({"state_dict": {}}, path)
-        case "list":
-            torch.save([1], path)
-    with pytest.raises(
-        ModelError, match=rf"{name}: cannot be read \(.*\); delete {out} and go on with --resume"
-    ):
+    with pytest.raises(ModelError, match=rf"{name}: cannot be read .* delete {out}"):
         fit(prepared, splits, out, training=TrainingSettings(max_epochs=1, bags=4))
 
 
@@ -513,10 +480,9 @@ def test_a_damaged_checkpoint_is_named(prepared, splits, one_epoch, tmp_path, na
 def test_a_damaged_log_is_named(prepared, splits, one_epoch, tmp_path):
     out = tmp_path / "cnn"
     shutil.copytree(one_epoch, out)
-    for content in (b"a,b\n1,2\n", b"epoch\nnone\n", b"\xff\xfe"):
-        (out / "log.csv").write_bytes(content)
-        with pytest.raises(DataError, match=r"log\.csv: is damaged; delete it and go on with --resume"):
-            fit(prepared, splits, out, training=TrainingSettings(max_epochs=2, bags=4))
+    (out / "log.csv").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match=r"log\.csv: is damaged"):
+        fit(prepared, splits, out, training=TrainingSettings(max_epochs=2, bags=4))
 
 
 def log_epoch(path, epoch):
@@ -531,13 +497,10 @@ def test_the_log_of_another_version_goes_on(tmp_path):
     log_epoch(path, 1)
     wanted = ["epoch,train_loss,val_loss,val_auc", "0,3,2,1", "1,0.25,0.25,0.25"]
     assert path.read_text().splitlines() == wanted
-
-
-def test_a_log_that_lacks_a_column_is_damaged(tmp_path):
-    path = tmp_path / "log.csv"
-    path.write_text("epoch,train_loss,val_loss\n0,3,2\n")
-    with pytest.raises(DataError, match=r"log\.csv: is damaged; delete it and go on with --resume"):
-        log_epoch(path, 1)
+    for damaged in ("epoch,train_loss,val_loss\n0,3,2\n", "a,b\n1,2\n", "epoch\nnone\n"):
+        path.write_text(damaged)
+        with pytest.raises(DataError, match=r"log\.csv: is damaged"):
+            log_epoch(path, 1)
 
 
 def test_a_saved_cnn_predicts_bit_identically(prepared, tmp_path):
@@ -563,15 +526,11 @@ def test_a_cnn_is_saved_whole_or_not_at_all(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        (
-            '"ich_mil.cnn.2"',
-            '"ich_mil.cnn.0"',
-            "is of version ich_mil.cnn.0, this program reads ich_mil.cnn.2",
-        ),
-        ('"features": 8', '"features": 32', "holds no CNN that can be read"),
-        ('"channels"', '"doors"', "holds no CNN that can be read"),
-        ('"encoder"', '"spine"', "holds no CNN that can be read"),
-        ('"settings"', "settings", "holds no CNN that can be read"),
+        ('"ich_mil.cnn.2"', '"ich_mil.cnn.0"', "version ich_mil.cnn.0"),
+        ('"features": 8', '"features": 32', "cannot be read"),
+        ('"channels"', '"doors"', "cannot be read"),
+        ('"encoder"', '"spine"', "cannot be read"),
+        ('"settings"', "settings", "cannot be read"),
     ],
 )
 def test_a_cnn_of_another_version_or_width_is_refused(tmp_path, old, new, message):
@@ -592,7 +551,7 @@ def test_a_cnn_of_which_a_file_is_gone_or_damaged_is_refused(tmp_path, name, con
     (tmp_path / name).unlink()
     if content is not None:
         (tmp_path / name).write_bytes(content)
-    with pytest.raises(ModelError, match="holds no CNN that can be read"):
+    with pytest.raises(ModelError, match="cannot be read"):
         load_cnn(tmp_path)
 
 
@@ -643,17 +602,10 @@ def test_extraction_asks_a_gpu_for_what_it_found_once_for_all_scans(prepared, mo
         assert seen == [{"copy to the host": 5}] * 2
 
 
-def test_features_that_are_not_finite_are_refused(prepared):
-    model = AttentionCnn(ENCODER, CNN).eval()
-    torch.nn.init.constant_(model.project.bias, torch.nan)
-    with pytest.raises(DataError, match="NaN or infinite"):
-        predictions(model, prepared)
-
-
 def test_stored_features_are_made_again_where_anything_they_depend_on_differs(
     prepared, tmp_path, monkeypatch
 ):
-    scans = list(prepared.scans.index)[:2]
+    scans = list(prepared.scans.index)[:1]
     model = AttentionCnn(ENCODER, CNN).eval()
     states = {name: copy.deepcopy(model) for name in ("project.bias", "encoder.1.2.running_mean")}
     for name, cnn in states.items():
@@ -671,7 +623,7 @@ def test_stored_features_are_made_again_where_anything_they_depend_on_differs(
     for cnn, pictures, of in (
         *((cnn, prepared, scans) for cnn in states.values()),
         (model, replace(prepared, fingerprint="of other pixels"), scans),
-        (model, prepared, scans[::-1]),
+        (model, prepared, list(prepared.scans.index)[1:2]),
     ):
         stored_features(path, model, prepared, scans)
         made.clear()

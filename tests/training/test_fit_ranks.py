@@ -23,8 +23,7 @@ from ich_mil.training import fit_cnn as training_fit
 from ich_mil.training.fit_cnn import _steps, _trainer, fit_cnn
 from ich_mil.training.module import MilModule
 from ich_mil.training.settings import TrainingSettings
-from ich_mil.windows import PRESETS
-from tests import phantoms
+from ich_mil.window_presets import PRESETS
 from tests.together import together
 
 WINDOWS = PRESETS["papers"]
@@ -34,12 +33,6 @@ CNN = CnnSettings(dropout=0.0)
 TRAINING = TrainingSettings(learning_rate=1e-3, bags=3, max_epochs=2, fixed_epochs=True)
 VARIED = replace(TRAINING, augment=True, bleeds=0.5, accumulate=2)
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    return prepare("rsna", phantoms.rsna(folder / "set", studies=12), folder / "prepared", jobs=1)
 
 
 @pytest.fixture(scope="module")

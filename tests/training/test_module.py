@@ -21,7 +21,7 @@ from ich_mil.ranks import Ranks
 from ich_mil.training import module as training
 from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
-from ich_mil.windows import PRESETS
+from ich_mil.window_presets import PRESETS
 
 WEIGHTS = torch.tensor([0.5, 2.0])
 WATCHED = torch.tensor([0.75, 1.5])

@@ -15,8 +15,8 @@ from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.training.augment import draw_variation
 from ich_mil.training.module import MilModule
 from ich_mil.training.settings import TrainingSettings
-from ich_mil.windows import PRESETS
-from tests.elsewhere import AWAY, elsewhere
+from ich_mil.window_presets import PRESETS
+from tests.emulated.elsewhere import AWAY, elsewhere
 
 WINDOWS = PRESETS["papers"]
 

@@ -1,7 +1,6 @@
-"""Collection: base class of the folder layouts that hold DICOM files and labels. One subclass per layout.
+"""Collection: DICOM files below a root folder, and their labels. One subclass per folder layout.
 
-In: a root folder. Out: the files to read, the scan that each file belongs to, the label of each scan and
-slice. Collections read label files and folder names only; `ich_mil.dicom` reads pixels and geometry.
+Collections read label files and folder names only; `ich_mil.dicom` reads pixels and geometry.
 """
 
 import os
@@ -75,7 +74,7 @@ class Collection(ABC):
         """
 
     def check_twins(self, scan: str, other: str) -> None:  # noqa: B027 - most layouts accept any
-        """Compare the labels of two scans with identical slices. `DataError` if they conflict."""
+        """Raise `DataError` if the labels of two scans with identical slices conflict."""
 
 
 def every_file(folder: Path, root: Path) -> Iterator[str]:
@@ -83,9 +82,7 @@ def every_file(folder: Path, root: Path) -> Iterator[str]:
 
     A folder that cannot be listed is yielded as well: the attempt to read it then yields the reason. Paths
     are strings, because creating a `Path` for each file would take longer than the rest of a second run.
-
-    Raises:
-        DataError: `root` itself cannot be listed.
+    `DataError` if `root` itself cannot be listed.
     """
     closed: list[str] = []
     seen: set[tuple[int, int]] = set()
@@ -95,9 +92,7 @@ def every_file(folder: Path, root: Path) -> Iterator[str]:
     def keep(error: OSError) -> None:
         if str(error.filename) == str(root):
             reason = os.strerror(error.errno or 0)
-            raise DataError(
-                f"{root}: cannot be listed ({reason}); put the files where they can be read"
-            ) from error
+            raise DataError(f"{root}: cannot be listed ({reason}); make the folder readable") from error
         closed.append(str(error.filename))
 
     for place, folders, names in os.walk(folder, onerror=keep, followlinks=True):
@@ -108,7 +103,5 @@ def every_file(folder: Path, root: Path) -> Iterator[str]:
             continue
         seen.add((status.st_dev, status.st_ino))
         start = prefix + os.path.join(place, "")[skipped:]  # noqa: PTH118
-        for name in sorted(names):
-            yield start + name
-    for place in closed:
-        yield prefix + place[skipped:]
+        yield from (start + name for name in sorted(names))
+    yield from (prefix + place[skipped:] for place in closed)

@@ -1,8 +1,8 @@
-"""CQ500 layout: DICOM folders with scan labels from three readers (Chilamkurthy et al. 2018).
+"""CQ500 layout: DICOM folders, and labels by three readers (Chilamkurthy et al. 2018).
 
-In: `ROOT/CQ500CT<n> CQ500CT<n>/Unknown Study/<series>/CT%06d.dcm` and `ROOT/reads.csv` with three reads per
-scan. Out: a `Collection`. A scan is positive if at least two of the three readers saw a hemorrhage. There are
-no slice labels.
+The files are `ROOT/CQ500CT<n> CQ500CT<n>/Unknown Study/<series>/CT%06d.dcm`; `ROOT/reads.csv` has one row per
+scan, with columns `name` and `R<1..3>:<finding>` in {0, 1}. A finding is positive if at least two readers saw
+it. There are no slice labels. Source: 10.1016/S0140-6736(18)31645-3.
 """
 
 import re
@@ -10,13 +10,45 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path, PurePath
 
-from ich_mil.data.labels import name_some
+import pandas as pd
+
+from ich_mil.data.labels import binary, name_some, read_label_csv
 from ich_mil.data.layouts.collection import Collection, Source, every_file
-from ich_mil.data.layouts.cq500_reads import MAJORITY, read_votes
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code, LedgerEntry
 
+READERS = ("R1", "R2", "R3")
+MAJORITY = 2
+FINDINGS = ("ICH", "IPH", "IVH", "SDH", "EDH", "SAH")
+"""Any hemorrhage, then its types: intraparenchymal, intraventricular, subdural, epidural, subarachnoid."""
 _FOLDER = re.compile(r"^CQ500-?CT-?(\d+)\b", re.IGNORECASE)
+
+
+def read_votes(path: Path, findings: Sequence[str]) -> pd.DataFrame:
+    """Number of readers who saw each finding: index `name` (the scan), one column per finding.
+
+    `DataError` as in `read_label_csv`, or for a read other than 0 or 1.
+    """
+    table = read_label_csv(
+        path, ["name", *(f"{reader}:{finding}" for finding in findings for reader in READERS)], key="name"
+    )
+    votes = {
+        finding: sum(binary(table[f"{reader}:{finding}"], path) for reader in READERS) for finding in findings
+    }
+    return pd.DataFrame(votes).set_index(pd.Index(table["name"], name="name"))
+
+
+def read_cq500_findings(path: Path) -> pd.DataFrame:
+    """Majority vote on each finding, and agreement of the three readers on any hemorrhage.
+
+    Returns:
+        A table with index `scan`, such as 'CQ500-CT-0', in the order of the file; boolean columns `FINDINGS`
+        and `readers_agree` (all three readers or none saw a hemorrhage). A scan may have several types of
+        hemorrhage, or a hemorrhage without a type that two readers agree on.
+    """
+    votes = read_votes(path, FINDINGS)
+    findings = (votes >= MAJORITY).assign(readers_agree=votes["ICH"].isin([0, len(READERS)]))
+    return findings.rename_axis(index="scan")
 
 
 class Cq500Collection(Collection):
@@ -57,11 +89,10 @@ class Cq500Collection(Collection):
     ) -> None:
         """Require a row for every scan. A row without a scan gets a ledger line (a partial download)."""
         found = {scan for scan, _ in scans}
-        missing = sorted(found - set(self.labels))
-        if missing:
+        if missing := sorted(found - set(self.labels)):
             raise DataError(
                 f"{self.path}: no row for {len(missing)} scans: {name_some(missing)}; add a row for each, or "
-                "take their folders out"
+                "remove their folders"
             )
         for scan in sorted(set(self.labels) - found):
             detail = "reads.csv has a row, but no readable slice was found"

@@ -1,8 +1,7 @@
-"""Folder layout: any folder of DICOM files, with scan labels in `labels.csv` or without labels.
+"""Folder layout: any folder of DICOM files, with scan labels in `ROOT/labels.csv` or without labels.
 
-In: `ROOT` and, for labelled scans, `ROOT/labels.csv` with columns `scan,label`; `scan` is a StudyInstanceUID
-or the name of a folder directly below ROOT that holds one study. Out: a `Collection` of all other files below
-ROOT, at any depth, grouped by study.
+The table has columns `scan,label`; `scan` is a StudyInstanceUID or the name of a folder directly below ROOT
+that holds one study. All other files below ROOT, at any depth, are grouped by study.
 """
 
 from collections import Counter
@@ -47,35 +46,28 @@ class FolderCollection(Collection):
             return
         places = [(scan, sources[0].path) for scan, sources in scans]
         names = [self._name(scan, path) for scan, path in places]
-        missing = sorted(set(names) - set(self.labels))
-        if missing:
+        if missing := sorted(set(names) - set(self.labels)):
             raise DataError(
                 f"{self.path}: no row for {len(missing)} studies: {name_some(missing)}; add a row for each"
             )
         unknown = sorted(set(self.labels) - set(names))
-        rows = [f"{folder} and {scan}" for scan, path in places if (folder := _folder(path)) in unknown]
-        if rows:
-            raise DataError(f"{self.path}: two rows name one study: {name_some(rows)}; leave one of them")
+        if rows := [f"{folder} and {scan}" for scan, path in places if (folder := _folder(path)) in unknown]:
+            raise DataError(f"{self.path}: two rows name one study: {name_some(rows)}; keep one of them")
         if unknown:
             of_these = (one for one in refused if self._name(one.scan, one.file) in unknown)
             why = next((f"; {one.detail}" for one in of_these), "")
             raise DataError(
                 f"{self.path}: names {len(unknown)} scans without a readable file of their own (repeated "
-                f"files count once): {name_some(unknown)}; correct these rows, or take them "
-                f"out{why}"
+                f"files count once): {name_some(unknown)}; correct these rows, or remove them{why}"
             )
-        twice = sorted(name for name, count in Counter(names).items() if count > 1)
-        if twice:
+        if twice := sorted(name for name, count in Counter(names).items() if count > 1):
             raise DataError(
                 f"{self.path}: folders that hold several studies: {name_some(twice)}; "
                 "label these by StudyInstanceUID"
             )
 
     def _name(self, scan: str, path: str) -> str:
-        """Name of a scan in `labels.csv`: the study UID if a row has it, else the top folder of the file.
-
-        Files directly in the root have no top folder; their study UID is returned.
-        """
+        """Name of a scan in `labels.csv`: its study UID, or its folder where no row has the UID."""
         assert self.labels is not None
         return scan if scan in self.labels else _folder(path) or scan
 

@@ -1,9 +1,9 @@
 """RSNA 2019 layout: the Intracranial Hemorrhage Detection challenge, with slice labels.
 
-In: `ROOT/stage_2_train/ID_<sop>.dcm`, one flat folder, and `ROOT/stage_2_train.csv` with columns `ID,Label`,
-where ID is `ID_<sop>_<subtype>`; both may lie one folder down, in `rsna-intracranial-hemorrhage-detection/`.
-Out: a `Collection`. The label of an image is its row `any`, even where a subtype contradicts it. A scan is a
-study. A scan is positive if at least one of its slices is (Flanders et al. 2020, 10.1148/ryai.2020190211).
+The files are `ROOT/stage_2_train/ID_<sop>.dcm` and `ROOT/stage_2_train.csv` with columns `ID,Label`, where ID
+is `ID_<sop>_<subtype>`; both may lie one folder down, in `rsna-intracranial-hemorrhage-detection/`. The label
+of an image is its row `any`, even where a subtype contradicts it. A scan is a study, and positive if one of
+its slices is (Flanders et al. 2020, 10.1148/ryai.2020190211).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,10 +27,10 @@ class RsnaCollection(Collection):
         table = read_label_csv(path, ["ID", "Label"])
         # ID_<sop>_<subtype> is split from the right, because "ID_<sop>" contains an underscore
         parts = table.ID.str.rsplit("_", n=1, expand=True).reindex(columns=[0, 1])
-        if parts[1].isna().any():
-            line = parts.index[parts[1].isna()][0] + 2
+        if (wrong := parts[1].isna()).any():
+            line = parts.index[wrong][0]
             raise DataError(
-                f"{path}: line {line}: ID must be ID_<image>_<subtype>, got {table.ID[line - 2]!r}"
+                f"{path}: line {line + 2}: ID must be ID_<image>_<subtype>, got {table.ID[line]!r}"
             )
         table = table.assign(sop=parts[0], kind=parts[1], value=binary(table.Label, path))
         subtypes = table[(table.kind != "any") & (table.value == 1)]
@@ -39,7 +39,7 @@ class RsnaCollection(Collection):
         clash = spread.index[spread["min"] != spread["max"]]
         if len(clash):
             named = name_some(list(clash))
-            raise DataError(f"{path}: images labelled both 0 and 1: {named}; leave one row for each")
+            raise DataError(f"{path}: images labelled both 0 and 1: {named}; keep one row for each")
         for sop in spread.index[spread["size"] > 1]:
             detail = f"{sop} is listed {spread['size'][sop]} times with equal labels, counted once"
             self.entries.append(LedgerEntry("", path.name, Code.LABEL_REPEATED, detail))
@@ -70,19 +70,12 @@ class RsnaCollection(Collection):
         self, scans: Iterable[tuple[str, Sequence[Source]]], refused: Iterable[LedgerEntry] = ()
     ) -> None:
         """Require a label for every image. Labels without an image get a ledger line (partial downloads)."""
-        missing, found = [], set()
-        for _, sources in scans:
-            for source in sources:
-                if source.sop in self.labels:
-                    found.add(source.sop)
-                else:
-                    missing.append(source.sop)
-        if missing:
+        found = {source.sop: None for _, sources in scans for source in sources}  # a set in order
+        if missing := [sop for sop in found if sop not in self.labels]:
             raise DataError(
                 f"{self.path}: no label for {len(missing)} images: {name_some(missing)}; add a row 'any' for "
-                "each, or take their files out"
+                "each, or remove their files"
             )
-        rest = len(self.labels) - len(found)
-        if rest:
+        if rest := len(self.labels) - len(found):
             detail = f"{rest} labelled images are not among the readable files"
             self.entries.append(LedgerEntry("", self.path.name, Code.LABEL_UNUSED, detail))

@@ -1,7 +1,6 @@
 """8-bit slice pictures: conversion of PNG and JPEG files of single CT slices to Hounsfield units.
 
-In: a PNG or JPEG file of one slice in a known window, greyscale or with three equal colour channels. Out: its
-`SliceHeader`, and its pixels as int16 HU (H, W):
+A picture shows one slice in a known window, in greyscale or with three equal colour channels:
 
     HU = level - width / 2 + grey · width / 255
 
@@ -25,6 +24,7 @@ from ich_mil.dicom.files.header import SliceHeader, StoredPixels
 from ich_mil.dicom.files.refusal import refusal
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code
+from ich_mil.window_presets import parse_windows
 
 Window = tuple[float, float]
 """Display window of the pictures: (level, width), HU."""
@@ -43,14 +43,7 @@ MODES = ("L", "P", "RGB")
 
 
 def parse_window(values: Sequence[float], *, layout: str) -> Window:
-    """Parse two numbers, level and width in HU, as the window of the pictures of a set.
-
-    Raises:
-        ValueError: `layout` is not `slices`, a number is not finite, the width is not positive, or the window
-            exceeds the range of int16.
-    """
-    from ich_mil.windows import parse_windows  # imports torch, which the worker processes do not need
-
+    """Parse level and width in HU. `ValueError` if they are no window within int16, or not for `layout`."""
     if layout != "slices":
         raise ValueError(f"window is for layout slices, not for {layout}; leave it out")
     ((level, width),) = parse_windows([values])
@@ -65,11 +58,7 @@ def is_picture(path: str) -> bool:
 
 
 def picture_headers(path: Path) -> tuple[SliceHeader]:
-    """Header of one picture, without its pixels; the stem of the file name is used for every UID.
-
-    Raises:
-        DataError: the file cannot be read, or is not 8-bit greyscale.
-    """
+    """Header of one picture; the stem of the file name is used for every UID. `DataError`: unusable file."""
     with _opened(path) as image:
         columns, rows = image.size
     pixels = StoredPixels("", 0, 1, 8, 8, False, 1.0, 0.0, None)
@@ -99,11 +88,7 @@ def picture_headers(path: Path) -> tuple[SliceHeader]:
 
 
 def read_picture(path: Path, *, window: Window) -> np.ndarray:
-    """Read one picture as HU (H, W) int16.
-
-    Args:
-        path: the file.
-        window: (level, width) that the picture was rendered with, HU.
+    """Read one picture, rendered in `window`, as HU (H, W) int16.
 
     Raises:
         DataError: the file cannot be read, or is not 8-bit greyscale.
@@ -115,7 +100,7 @@ def read_picture(path: Path, *, window: Window) -> np.ndarray:
         except Exception as error:  # decoders raise exceptions of many classes
             _unreadable(path, error)
     if colours.ndim == 3 and (colours != colours[..., :1]).any():
-        raise DataError(f"{path}: is a picture with colours; save it as 8-bit grey")
+        raise DataError(f"{path}: is a colour picture; save it as 8-bit grey")
     hu = hu_of_grey(colours if colours.ndim == 2 else colours[..., 0], window=window)
     if hu.min() == hu.max():
         raise refusal(path, Code.FLAT, "all pixels are equal")
@@ -151,5 +136,5 @@ def _opened(path: Path) -> Image.Image:
 
 def _unreadable(path: Path, error: Exception) -> NoReturn:
     raise DataError(
-        f"{path}: cannot be read as PNG or JPEG ({error}); replace it, or take it and its row out"
+        f"{path}: cannot be read as PNG or JPEG ({error}); replace it, or remove it and its row"
     ) from error

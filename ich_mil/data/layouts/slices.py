@@ -1,11 +1,9 @@
 """Slice layout: single labelled slices, as 8-bit pictures or DICOM files, with a `labels.csv`.
 
-In: a folder with one slice per file, and `ROOT/labels.csv` with columns `slice,label` and optionally
-`patient`. `slice` is the name of a file without its suffix, at any depth below ROOT. A column `any`, as in
-tables of RSNA 2019, may replace `label`; other columns, such as `kinds`, are ignored. Out: a `Collection` and
-the prepared slices. Each slice is a scan of one slice, whatever its study UID, and need not show a head.
-Without a column `patient`, the PatientID of a DICOM file is used, and each picture counts as a separate
-patient.
+The table has columns `slice,label` and optionally `patient`. `slice` is the name of a file without its
+suffix, at any depth below ROOT. A column `any`, as in tables of RSNA 2019, may replace `label`; others are
+ignored. Each slice is a scan of one slice, whatever its study UID, and need not show a head. Without a column
+`patient`, the PatientID of a DICOM file is used, and each picture counts as a patient.
 
 Legend: `H, W` pixels.
 """
@@ -22,12 +20,11 @@ from ich_mil.data.layouts.collection import Collection, Source, every_file
 from ich_mil.data.layouts.folder import LABELS
 from ich_mil.data.layouts.slice_pictures import Window, is_picture, read_picture
 from ich_mil.data.preparation.record import ScanRecord
-from ich_mil.data.preparation.scan import ScanTask, write_scan
+from ich_mil.data.preparation.scan import ScanTask, slice_row, write_scan
 from ich_mil.data.splits import patient_key
 from ich_mil.dicom.files.header import SliceHeader
 from ich_mil.dicom.pixels.read import read_slice
 from ich_mil.errors import DataError, DicomError
-from ich_mil.files import digest
 from ich_mil.ledger import Code, LedgerEntry
 
 
@@ -52,11 +49,9 @@ class SliceCollection(Collection):
         self.labels = dict(zip(names, binary(table[found[0]], self.path), strict=True))
         self.patients: dict[str, str] = {}
         if "patient" in table:
-            if (table.patient == "").any():
-                line = table.index[table.patient == ""][0] + 2
-                raise DataError(
-                    f"{self.path}: line {line}: patient is empty; where it is not known write the slice"
-                )
+            if (empty := table.patient == "").any():
+                reason = "patient is empty; where it is unknown write the slice"
+                raise DataError(f"{self.path}: line {table.index[empty][0] + 2}: {reason}")
             self.patients = dict(zip(names, map(patient_key, table.patient), strict=True))
 
     def files(self) -> Iterator[str]:
@@ -87,41 +82,40 @@ class SliceCollection(Collection):
         A DICOM file that has a row but cannot be used gets ledger lines, as in the other layouts.
         """
         found, unusable = dict(scans), {self.scan_id(one.file, ""): one for one in refused}
-        twice = [scan for scan, sources in found.items() if len(sources) > 1]
-        if twice:
+        if twice := [scan for scan, sources in found.items() if len(sources) > 1]:
             files = [source.path for source in found[twice[0]]]
             raise DataError(
-                f"{self.root}: {len(twice)} slices are there twice, the first is {twice[0]!r} "
-                f"({name_some(files)}); leave one file with one slice for each"
+                f"{self.root}: {len(twice)} slices occur twice, the first is {twice[0]!r} "
+                f"({name_some(files)}); keep one file with one slice for each"
             )
         if missing := sorted(found.keys() - self.labels.keys()):
             raise DataError(
                 f"{self.path}: no row for {len(missing)} slices: {name_some(missing)}; add a row for each, "
-                "or take their files out"
+                "or remove their files"
             )
         if unknown := sorted(self.labels.keys() - found.keys() - unusable.keys()):
             raise DataError(
                 f"{self.path}: names {len(unknown)} slices without a file: {name_some(unknown)}; correct "
-                "these rows, or take them out"
+                "these rows, or remove them"
             )
         for scan in sorted(self.labels.keys() & unusable.keys() - found.keys()):
             if unusable[scan].code == Code.NOT_DICOM:
                 raise DataError(
                     f"{self.root / unusable[scan].file}: is neither a PNG or JPEG picture nor a DICOM file; "
-                    "save it as one, or take it and its row out"
+                    "save it as one, or remove it and its row"
                 )
-        drawn = [sources[0].path for sources in found.values() if is_picture(sources[0].path)]
-        if drawn and self.window is None:
+        pictures = [sources[0].path for sources in found.values() if is_picture(sources[0].path)]
+        if pictures and self.window is None:
             raise DataError(
-                f"{self.root}: holds pictures ({name_some(drawn)}) but no window says what their grey means; "
+                f"{self.root}: holds pictures ({name_some(pictures)}) but no window for their grey values; "
                 "set window: [level, width] in HU (--window LEVEL WIDTH)"
             )
-        if self.window is not None and not drawn:
+        if self.window is not None and not pictures:
             raise DataError(
                 f"{self.root}: holds no PNG or JPEG picture; leave out window, DICOM files need none"
             )
-        if drawn and not self.patients:
-            detail = f"no column patient: {len(drawn)} pictures count as patients of their own"
+        if pictures and not self.patients:
+            detail = f"no column patient: {len(pictures)} pictures count as patients of their own"
             self.entries.append(LedgerEntry("", LABELS, Code.PATIENT_MISSING, detail))
 
     def check_twins(self, scan: str, other: str) -> None:
@@ -129,62 +123,41 @@ class SliceCollection(Collection):
         if self.labels[scan] != self.labels[other]:
             raise DataError(
                 f"{self.path}: {scan} and {other} are the same picture, but one is labelled 0 and one 1; "
-                "correct a label, or take them out"
+                "correct a label, or remove them"
             )
 
 
 def prepare_slices(tasks: Sequence[ScanTask], *, window: Window | None) -> int:
-    """Prepare several scans of one slice each, in a worker process.
-
-    Args:
-        tasks: scans, each with the header of one slice.
-        window: (level, width) of the pictures, HU.
-
-    Returns:
-        The number of scans.
-
-    Raises:
-        DataError: a picture cannot be read.
-    """
+    """Prepare several scans of one slice each. Returns their number. `DataError`: unreadable picture."""
     for task in tasks:
         (header,) = task.headers
-        hu, entries = _read(header, task.root, window)
-        row = {
-            "sources": [header.path],
-            "sops": [header.sop_uid],
-            "sop": header.sop_uid,
-            "orientation": header.orientation,
-            "position_mm": 0.0,
-            "corrections": sorted({entry.code for entry in entries}),
-            "content": "" if hu is None else digest(hu.tobytes()),
-        }
+        hu, notes = _read(header, task.root, window)
+        slices = []
         if hu is None:
-            detail = "its only slice cannot be used"
-            entries.append(LedgerEntry(task.scan, "", Code.SCAN_EMPTY, detail))
-        record = ScanRecord(
-            fingerprint=task.fingerprint,
-            n_bytes=0,  # set by write_scan
-            patient=header.patient_id or task.scan,
-            pixel_mm=header.spacing,
-            slices=[] if hu is None else [row],
-            entries=[LedgerEntry(task.scan, entry.file, entry.code, entry.detail) for entry in entries],
-        )
+            notes.append((Code.SCAN_EMPTY, "its only slice cannot be used"))
+        else:
+            slices = [
+                slice_row([header], content=hu, codes={code for code, _ in notes}) | {"position_mm": 0.0}
+            ]
+        entries = [
+            LedgerEntry(task.scan, "" if code == Code.SCAN_EMPTY else header.path, code, detail)
+            for code, detail in notes
+        ]
+        patient = header.patient_id or task.scan
+        record = ScanRecord(task.fingerprint, 0, patient, header.spacing, slices, entries)
         write_scan(task, record, None if hu is None else hu[None])
     return len(tasks)
 
 
 def _read(
     header: SliceHeader, root: Path, window: Window | None
-) -> tuple[np.ndarray | None, list[LedgerEntry]]:
-    """HU (H, W) of one slice, or None if it is refused, and its ledger lines."""
+) -> tuple[np.ndarray | None, list[tuple[Code, str]]]:
+    """HU (H, W) of one slice, or None if it is refused, and code and detail of its ledger lines."""
     try:
         if is_picture(header.path):
             assert window is not None  # ensured by `SliceCollection.check`
-            hu, notes = read_picture(root / header.path, window=window), header.notes
-        else:
-            hu, repairs = read_slice(header, root=root)
-            notes = (*header.notes, *repairs)
+            return read_picture(root / header.path, window=window), [*header.notes]
+        hu, repairs = read_slice(header, root=root)
+        return hu, [*header.notes, *repairs]
     except DicomError as error:
-        reason = str(error).removeprefix(f"{root}{os.sep}")
-        return None, [LedgerEntry("", header.path, Code(error.code), reason)]
-    return hu, [LedgerEntry("", header.path, code, detail) for code, detail in notes]
+        return None, [(Code(error.code), str(error).removeprefix(f"{root}{os.sep}"))]

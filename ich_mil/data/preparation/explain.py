@@ -1,11 +1,10 @@
 """Explanation of one prepared scan: a text report of its result, choices, refusals and corrections.
 
-In: a prepared set and the id of a scan. Out: text, compiled from `scans/<scan>.json`, `slices.csv` and
-`ledger.csv`. No DICOM file is read.
+The report is compiled from `scans/<scan>.json`, `slices.csv` and `ledger.csv`; no DICOM file is read.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from statistics import median
@@ -13,9 +12,9 @@ from statistics import median
 import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.data.preparation.record import ScanRecord, read_record
+from ich_mil.data.preparation.record import ScanRecord, need_record
 from ich_mil.data.store import open_prepared, scan_file
-from ich_mil.dicom.geometry.spacing import steps_of
+from ich_mil.dicom.geometry.planes import steps_of
 from ich_mil.errors import DataError
 from ich_mil.ledger import CHOICES, CORRECTED, REFUSED, Code
 
@@ -24,14 +23,11 @@ SHOWN = 5
 
 
 def explain(folder: Path, scan: str) -> str:
-    """Explain how one scan was prepared.
+    """Explain how one scan was prepared, in several lines of text.
 
     Args:
         folder: a prepared set.
         scan: the id of a scan, which may have been left out, or the source folder of a prepared scan.
-
-    Returns:
-        Several lines of text.
 
     Raises:
         DataError: `folder` is no prepared set, the record or pixels of the scan are damaged, or the set has
@@ -43,42 +39,38 @@ def explain(folder: Path, scan: str) -> str:
     lines = prepared.ledger_by_scan.get(scan, [])
     story = [scan]
     if scan in prepared.scans.index:
-        record = read_record(folder, scan)
-        if record is None:
-            raise DataError(f"{folder}: the record of scan {scan!r} cannot be read; run prepare again")
-        story += _result(record, prepared.slices(scan), scan_file(folder, scan))
+        story += _result(need_record(folder, scan), prepared.slices(scan), scan_file(folder, scan))
     elif lines:
         story.append("  left out: it has no slice that can be used")
     else:
         names = sorted({*prepared.scans.index, *prepared.ledger_by_scan} - {""})
         near = ", ".join(get_close_matches(scan, names, n=3, cutoff=0.0))
-        raise DataError(f"{folder}: knows no scan {scan!r}; the nearest names are {near}")
-    by_code: dict[Code, list[dict[str, str]]] = defaultdict(list)
+        raise DataError(f"{folder}: has no scan {scan!r}; similar names are {near}")
+    by_code: dict[Code, list[str]] = defaultdict(list)
     for line in lines:
-        by_code[Code(line["code"])].append(line)
+        # the detail of a refusal already names the file
+        file = "" if not line["file"] or line["detail"].startswith(line["file"]) else f"{line['file']}: "
+        by_code[Code(line["code"])].append(f"    {line['code']}: {file}{line['detail']}")
     rest = frozenset(Code) - REFUSED - CORRECTED - CHOICES
-    for title, codes in (
-        ("chosen", CHOICES),
-        ("refused", REFUSED),
-        ("corrected", CORRECTED),
-        ("noted", rest),
-    ):
+    groups = {"chosen": CHOICES, "refused": REFUSED, "corrected": CORRECTED, "noted": rest}
+    for title, codes in groups.items():
         found = [code for code in Code if code in codes and code in by_code]
-        if found:
-            story.append(f"  {title}")
+        story += [f"  {title}"] if found else []
+        # a correction usually applies to most slices alike, so one line suffices
+        shown = 1 if title == "corrected" else SHOWN
         for code in found:
-            # a correction usually applies to most slices alike, so one line suffices
-            story += _lines(code, by_code[code], shown=1 if codes is CORRECTED else SHOWN)
+            more = len(by_code[code]) - shown
+            story += by_code[code][:shown] + ([f"    {code}: and {more} more"] if more > 0 else [])
     return "\n".join(story)
 
 
 def _result(record: ScanRecord, rows: pd.DataFrame, path: Path) -> Iterator[str]:
     """Report lines on the result: patient, label, slices, spacing, source files."""
     label, slice_labels = int(rows.scan_label.iloc[0]), rows.slice_label[rows.slice_label != UNKNOWN]
-    said = {UNKNOWN: "no label", 0: "negative", 1: "positive"}[label]
+    labelled = {UNKNOWN: "no label", 0: "negative", 1: "positive"}[label]
     if len(slice_labels):
-        said += f", {int((slice_labels == 1).sum())} of {len(slice_labels)} slices positive"
-    yield f"  patient {record.patient}, {said}"
+        labelled += f", {int((slice_labels == 1).sum())} of {len(slice_labels)} slices positive"
+    yield f"  patient {record.patient}, {labelled}"
     heights = [item["position_mm"] for item in record.slices]
     text = f"  {len(heights)} slices in {path}, from {heights[0]:.1f} to {heights[-1]:.1f} mm"
     if len(heights) > 1:
@@ -91,13 +83,3 @@ def _result(record: ScanRecord, rows: pd.DataFrame, path: Path) -> Iterator[str]
     if max(n_sources) > 1:
         yield f"  each is the mean of {min(n_sources)} to {max(n_sources)} thin slices"
     yield f"  lowest {record.slices[0]['sources'][0]}, highest {record.slices[-1]['sources'][-1]}"
-
-
-def _lines(code: Code, lines: Sequence[dict[str, str]], *, shown: int) -> Iterator[str]:
-    """Report lines for the first `shown` ledger lines of one code."""
-    for line in lines[:shown]:
-        # the detail of a refusal already names the file
-        file = "" if not line["file"] or line["detail"].startswith(line["file"]) else f"{line['file']}: "
-        yield f"    {code}: {file}{line['detail']}"
-    if len(lines) > shown:
-        yield f"    {code}: and {len(lines) - shown} more"

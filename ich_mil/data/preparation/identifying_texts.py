@@ -1,16 +1,15 @@
 """Identifying texts of a study, read from its DICOM files: patient name, dates, descriptions.
 
-In: a prepared set and a scan. Out: the texts by DICOM keyword, from the lowest slice of the scan. The texts
-are untrusted and may identify the patient, so reports show them only on request.
+The texts are untrusted and may identify the patient, so reports show them only on request.
 """
 
 import zlib
 from pathlib import Path
 
-from ich_mil.data.preparation.record import read_record
+from ich_mil.data.preparation.record import need_record
 from ich_mil.data.store import PreparedSet
-from ich_mil.dicom.files.elements import CHARACTER_SET, NotDicomError, read_elements, tag_of
-from ich_mil.dicom.files.slice_name import slice_file
+from ich_mil.dicom.files.elements import NotDicomError, read_elements
+from ich_mil.dicom.files.header import slice_file
 from ich_mil.errors import DataError
 
 KEYWORDS = (
@@ -29,31 +28,22 @@ KEYWORDS = (
 
 
 def source_files(prepared: PreparedSet, scan: str) -> list[Path]:
-    """DICOM files of a scan, lowest slice first; a multi-frame file is listed once.
-
-    Raises:
-        DataError: the record of the scan cannot be read.
-    """
-    record = read_record(prepared.folder, scan)
-    if record is None:
-        raise DataError(f"{prepared.folder}: the record of scan {scan!r} cannot be read; run prepare again")
-    names = [name for one in record.slices for name in one["sources"]]
+    """DICOM files of a scan, lowest slice first; a multi-frame file is listed once."""
+    names = [name for row in need_record(prepared.folder, scan).slices for name in row["sources"]]
     return list(dict.fromkeys(slice_file(prepared.root, name)[0] for name in names))
 
 
 def study_texts(prepared: PreparedSet, scan: str) -> dict[str, str]:
-    """Non-empty texts of a scan by DICOM keyword. They are unchanged: escape them before display.
+    """Non-empty texts of the lowest slice of a scan by DICOM keyword; escape them before display.
 
     Raises:
         DataError: the record or the DICOM file of the scan cannot be read.
     """
     path = source_files(prepared, scan)[0]
-    tags = {keyword: tag_of(keyword) for keyword in KEYWORDS}
     try:
-        elements = read_elements(path, {CHARACTER_SET, *tags.values()})
+        elements = read_elements(path, KEYWORDS)
     except (OSError, NotDicomError, zlib.error) as error:
         raise DataError(
             f"{path}: cannot be read ({error}); put the DICOM files back, or show the page without names"
         ) from error
-    texts = {keyword: elements.text(tag) for keyword, tag in tags.items()}
-    return {keyword: text for keyword, text in texts.items() if text}
+    return {keyword: text for keyword in KEYWORDS if (text := elements.text(keyword))}

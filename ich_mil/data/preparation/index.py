@@ -1,9 +1,8 @@
 """Header index: SQLite database of the DICOM headers of a collection, without pixels.
 
-In: the files of a collection. Out: headers of the usable slices by scan, and a ledger line for each refused
-file. The database `index.sqlite` has three purposes: a second run reads only new and changed files, a killed
-run keeps the headers it has read, and memory does not grow with the collection. Patient identifiers are
-replaced by a pseudonymous key before anything is written.
+The database `index.sqlite` has three purposes: a second run reads only new and changed files, a killed run
+keeps the headers it has read, and memory does not grow with the collection. Patient identifiers are replaced
+by a pseudonymous key before anything is written.
 """
 
 import json
@@ -11,9 +10,9 @@ import os
 import sqlite3
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,12 +20,10 @@ from typing import Any, NamedTuple
 from joblib import Parallel, delayed
 
 from ich_mil.data.layouts.collection import Collection, Source
-from ich_mil.data.layouts.slice_pictures import is_picture, picture_headers
+from ich_mil.data.preparation.file_headers import FileHeaders, read_files
 from ich_mil.data.preparation.neighbours import Neighbours
-from ich_mil.data.splits import patient_key
-from ich_mil.dicom.files.header import SliceHeader, read_headers
-from ich_mil.dicom.files.header_json import SEPARATORS, header_of, header_text
-from ich_mil.errors import DataError, DicomError, DiskFullError
+from ich_mil.dicom.files.header import SEPARATORS, SliceHeader, header_of, header_text
+from ich_mil.errors import DataError, DiskFullError
 from ich_mil.files import digest, escaped
 from ich_mil.ledger import INCOMPLETE, PASSING, Code, LedgerEntry
 from ich_mil.progress import progress
@@ -34,6 +31,8 @@ from ich_mil.progress import progress
 FORMAT = "ich_mil.index.8"
 CHUNK = 64
 """Files per worker task: reading a header takes a third of a millisecond, dispatching a task takes longer."""
+MANY = 10_000
+"""Number of files above which worker processes read headers: a process takes about a second to start."""
 COMMIT_SECONDS = 2.0
 """Interval between commits in seconds: the most work that a killed run can lose."""
 
@@ -51,39 +50,18 @@ CREATE INDEX slice_of_path ON slice (path);
 
 
 class IndexedScan(NamedTuple):
-    """One scan of the index.
-
-    Attributes:
-        scan: scan id.
-        sources: slices of the scan, by path and frame.
-        fingerprint: digest of the names, sizes and modification times of their files.
-    """
+    """One scan: its slices by path and frame, and a digest of names, sizes and times of their files."""
 
     scan: str
     sources: list[Source]
     fingerprint: str
 
 
-@dataclass(frozen=True)
-class _Found:
-    """Result of a worker for one file; the last three fields apply to refused files only."""
-
-    path: str
-    headers: tuple[SliceHeader, ...]
-    study: str
-    sop: str
-    code: str
-    detail: str
-    series: str = ""
-    orientation: tuple[float, ...] | None = None
-    is_dicom: bool = True
-
-
 class HeaderIndex:
     """Header database of one prepared set. A context manager: on exit, an empty database is removed.
 
     Args:
-        path: the database file; created if it does not exist.
+        path: the database file.
         collection: the collection whose files are indexed.
         layout: layout of the collection. The database of another layout or root is rebuilt.
         leave_out: a folder to exclude from the collection; it may lie below the root.
@@ -103,7 +81,7 @@ class HeaderIndex:
             self._database = sqlite3.connect(path, check_same_thread=False)
             self._open_tables()
         except (OSError, sqlite3.Error) as error:
-            raise self._told(error) from error
+            raise self._unusable(error) from error
 
     def __enter__(self) -> "HeaderIndex":
         return self
@@ -111,17 +89,13 @@ class HeaderIndex:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         with closing(self._database):
             if isinstance(error, sqlite3.Error):
-                raise self._told(error) from error
+                raise self._unusable(error) from error
             holds_nothing = self._database.execute("SELECT * FROM file LIMIT 1").fetchone() is None
         if holds_nothing:
             self.path.unlink(missing_ok=True)
 
     def update(self, *, jobs: int) -> int:
-        """Read the headers of new and changed files. Returns the number of files of the collection.
-
-        Raises:
-            DataError: the collection has no file.
-        """
+        """Read the headers of new and changed files. Returns the number of all files."""
         n_files, n_new = self._compare()
         if n_new:
             self._read_new(n_new, jobs)
@@ -156,13 +130,11 @@ class HeaderIndex:
         rows = self._database.execute(
             "SELECT scan, path, code, detail, is_dicom FROM file WHERE code != '' ORDER BY path"
         )
-        slices: dict[bytes, Neighbours] = {}
+        near_folder = cache(self._slices_near)
         for scan, path, code, detail, is_dicom in rows:
-            folder, name = os.path.split(path)
             if not is_dicom and not self.collection.pictures:
-                if folder not in slices:
-                    slices[folder] = self._slices_near(folder)
-                near = slices[folder]
+                folder, name = os.path.split(path)
+                near = near_folder(folder)
                 is_lost = near.may_be_slice(os.fsdecode(name))
                 if code == Code.NOT_DICOM and near and is_lost:
                     code, detail = Code.UNREADABLE, f"{detail}, but it is named like a slice"
@@ -217,10 +189,7 @@ class HeaderIndex:
         return Neighbours(os.fsdecode(path).rsplit("/", 1)[-1] for path in paths)
 
     def _nearest(self, folder: bytes, query: str) -> list[Any]:
-        """Values of `query` for the nearest folder, from `folder` upwards, for which there are any.
-
-        The parameters of `query` are the bounds of the paths below the folder.
-        """
+        """Values of `query`, with bounds of paths, for the nearest folder from `folder` up that has any."""
         while True:
             first, end = (folder + b"/", folder + b"0") if folder else (b"", b"\xff" * 8)  # 0 comes after /
             found = [value for (value,) in self._database.execute(query, (first, end))]
@@ -228,11 +197,10 @@ class HeaderIndex:
                 return found
             folder = os.path.dirname(folder)  # noqa: PTH120
 
-    def _told(self, error: Exception) -> DataError:
+    def _unusable(self, error: Exception) -> DataError:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             return DiskFullError(f"{self.path}: the disk is full; free space and run the same command again")
-        reason = "delete it and run the same command again; the headers are read anew"
-        return DataError(f"{self.path}: cannot be used ({error}); {reason}")
+        return DataError(f"{self.path}: cannot be used ({error}); delete it and run the same command again")
 
     def _open_tables(self) -> None:
         """Create the tables; drop those of another version, since the index can always be rebuilt."""
@@ -249,11 +217,7 @@ class HeaderIndex:
             database.execute("INSERT INTO about VALUES (?, ?, ?)", self._about)
 
     def _compare(self) -> tuple[int, int]:
-        """Drop files that are gone or changed, and list the files to read.
-
-        Returns:
-            The number of files, and the number of new or changed files.
-        """
+        """Drop files that are gone or changed. Returns the numbers of all files, and of files to read."""
         database = self._database
         with database:
             database.execute("CREATE TEMP TABLE IF NOT EXISTS found (path BLOB PRIMARY KEY, size, mtime)")
@@ -261,8 +225,7 @@ class HeaderIndex:
             database.executemany("INSERT INTO found VALUES (?, ?, ?)", self._listing())
             n_files = database.execute("SELECT count(*) FROM found").fetchone()[0]
             if not n_files:  # perhaps an unmounted share: keep the index
-                root = self.collection.root
-                raise DataError(f"{root}: holds no DICOM file; name the folder with them")
+                raise DataError(f"{self.collection.root}: holds no DICOM file; name the folder with them")
             database.execute(
                 "DELETE FROM file WHERE NOT EXISTS (SELECT 1 FROM found n "
                 "WHERE n.path = file.path AND n.size = file.size AND n.mtime = file.mtime)"
@@ -291,21 +254,16 @@ class HeaderIndex:
 
     def _chunks(self) -> Iterator[list[str]]:
         """Paths to read, `CHUNK` files at a time."""
-        last = b""
-        while chunk := [
-            path
-            for (path,) in self._database.execute(
-                "SELECT path FROM found WHERE path > ? ORDER BY path LIMIT ?", (last, CHUNK)
-            )
-        ]:
+        query, last = "SELECT path FROM found WHERE path > ? ORDER BY path LIMIT ?", b""
+        while chunk := [path for (path,) in self._database.execute(query, (last, CHUNK))]:
             yield [os.fsdecode(path) for path in chunk]
             last = chunk[-1]
 
     def _read_new(self, n_new: int, jobs: int) -> None:
         """Read the headers of the files in table `found`, and store each chunk as it arrives."""
         root = self.collection.root.absolute()
-        work = Parallel(n_jobs=min(jobs, -(-n_new // CHUNK)), return_as="generator")(
-            delayed(_read_chunk)(chunk, root, self.collection.pictures) for chunk in self._chunks()
+        work = Parallel(n_jobs=jobs if n_new > MANY else 1, return_as="generator")(
+            delayed(read_files)(chunk, root, self.collection.pictures) for chunk in self._chunks()
         )
         last = time.monotonic()
         for chunk in progress(work, total=n_new, what="read headers", unit="file", weight=len):
@@ -315,38 +273,17 @@ class HeaderIndex:
                 last = time.monotonic()
         self._database.commit()
 
-    def _keep(self, chunk: Iterable[_Found]) -> None:
+    def _keep(self, chunk: Iterable[FileHeaders]) -> None:
         """Store the results of a chunk of files."""
         for found in chunk:
             path, scan = os.fsencode(found.path), self.collection.scan_id(found.path, found.study)
             orientation = json.dumps(found.orientation, separators=SEPARATORS)
+            refusal = (found.code, escaped(found.detail), found.series, orientation, found.is_dicom)
             self._database.execute(
                 "INSERT INTO file SELECT path, size, mtime, ?, ?, ?, ?, ?, ?, ? FROM found WHERE path = ?",
-                (
-                    *(scan, found.sop, found.code, escaped(found.detail), found.series, orientation),
-                    *(found.is_dicom, path),
-                ),
+                (scan, found.sop, *refusal, path),
             )
             self._database.executemany(
                 "INSERT INTO slice VALUES (?, ?, ?, ?, ?)",
                 [(scan, path, one.frame, one.sop_uid, header_text(one)) for one in found.headers],
             )
-
-
-def _read_chunk(paths: Sequence[str], root: Path, pictures: bool) -> list[_Found]:
-    """Read the headers of a chunk of files, and of PNG and JPEG files if `pictures`. Runs in a worker."""
-    chunk = []
-    for path in paths:
-        try:
-            read = picture_headers if pictures and is_picture(path) else read_headers
-            headers = read(root / path)
-        except DicomError as error:
-            reason = str(error).removeprefix(f"{root}{os.sep}")
-            known = error.is_dicom or os.path.isdir(root / path)  # noqa: PTH112 - a folder has no content
-            place = (error.series_uid, error.orientation, known)
-            chunk.append(_Found(path, (), error.study_uid, error.sop_uid, error.code, reason, *place))
-        else:
-            key = patient_key(headers[0].patient_id)
-            headers = tuple(replace(header, path="", patient_id=key) for header in headers)
-            chunk.append(_Found(path, headers, headers[0].study_uid, headers[0].sop_uid, "", ""))
-    return chunk

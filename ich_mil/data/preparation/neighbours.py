@@ -1,8 +1,7 @@
 """Detect unreadable slice files by comparing their names with the names of readable slices.
 
-In: the names of the slices in a folder. Out: for the name of another file, whether it has the same suffix as
-these slices or, without a suffix, the same numbering pattern. For example, `IM0031.dcm` beside `IM0030.dcm`
-is a lost slice even if it contains an error message, and an empty `.gitkeep` is not.
+For example, `IM0031.dcm` beside `IM0030.dcm` is a lost slice even if it contains an error message, and an
+empty `.gitkeep` is not.
 """
 
 import re
@@ -18,42 +17,31 @@ _NUMBER = re.compile(r"[0-9A-Fa-f]*[0-9][0-9A-Fa-f]*(\.[0-9]+)*")
 
 
 class Neighbours:
-    """Suffixes and numbering patterns of the slices in a folder.
-
-    Args:
-        names: file names of the slices, without folders.
-    """
+    """Suffixes and numbering patterns of the slices in a folder, from their file names."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._suffixes: set[tuple[bool, str]] = set()
-        self._shapes: set[str] = set()
-        for name in names:
-            stem, suffix = _divided(name)
-            self._shapes.add(_shape(stem))
-            if suffix:
-                self._suffixes.add((name.startswith("."), suffix))
+        shapes = {_shape(name) for name in names}
+        self._suffixes = {shape[:2] for shape in shapes}
+        self._numberings = {numbering for *_, numbering in shapes}
 
     def __bool__(self) -> bool:
-        return bool(self._shapes)
+        return bool(self._suffixes)
 
     def may_be_slice(self, name: str) -> bool:
         """Whether a file of this name may be one of the slices; always True if there are no slices."""
-        if not self._shapes or _PACKS_SEVERAL.fullmatch(name):
+        if not self or _PACKS_SEVERAL.fullmatch(name):
             return True
-        name = _PACKED.sub("", name)
-        stem, suffix = _divided(name)
+        hidden, suffix, numbering = _shape(_PACKED.sub("", name))
         if suffix:
-            return (name.startswith("."), suffix) in self._suffixes
-        shape = _shape(stem)
-        return "#" in shape and shape in self._shapes
+            return (hidden, suffix) in self._suffixes
+        return "#" in numbering and numbering in self._numberings
 
 
-def _divided(name: str) -> tuple[str, str]:
-    """Split a name into stem and lower-case suffix; a suffix that starts with a digit is part of the stem."""
+def _shape(name: str) -> tuple[bool, str, str]:
+    """Whether a name is hidden, its suffix, and its stem with each number replaced by #, in lower case.
+
+    A suffix that starts with a digit is part of the stem.
+    """
     found = _SUFFIX.fullmatch(name)
-    return (found[1], found[2].lower()) if found else (name, "")
-
-
-def _shape(stem: str) -> str:
-    """Lower-case stem with each number replaced by #."""
-    return _NUMBER.sub("#", stem).lower()
+    stem, suffix = (found[1], found[2].lower()) if found else (name, "")
+    return name.startswith("."), suffix, _NUMBER.sub("#", stem).lower()

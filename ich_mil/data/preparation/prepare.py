@@ -1,7 +1,6 @@
 """Preparation of a collection: DICOM files to a prepared set. The first step of the pipeline.
 
-In: a folder in one of the known layouts. Out: `ich_mil.data.store.PreparedSet`. `index` reads the headers,
-then `scan` prepares each scan. Both steps run in parallel over the cores or, under
+`index` reads the headers, then `scan` prepares each scan, in parallel over the cores or, under
 `joblib.parallel_config(backend="dask")`, over a cluster that shares the folders. A second run prepares only
 new and changed scans. A killed run leaves complete scans only. Memory does not grow with the collection.
 """
@@ -10,7 +9,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -40,6 +38,9 @@ Layout = Literal["rsna", "cq500", "folder", "slices", "unlabelled"]
 """Folder layouts. `folder` and `slices` need a labels.csv; `unlabelled` is a folder to predict on."""
 BATCH = 8
 """Largest number of scans per worker task; fewer where there are few scans for each worker."""
+MANY = 200
+"""Number of scans above which the workers are processes. For fewer scans they are threads: these start at
+once, and most of the work releases the GIL, but many threads would wait for each other."""
 
 
 def open_collection(layout: Layout, root: Path, *, window: Window | None = None) -> Collection:
@@ -72,13 +73,10 @@ def prepare(
         root: the folder to read.
         out: the folder to write; an earlier result for the same root is completed. A finished set in a
             read-only folder, as on a cluster, is used without checks.
-        jobs: number of worker processes.
+        jobs: number of parallel workers.
         thickness_mm: thin slices are averaged to about this thickness in mm; 0 leaves them unchanged.
         window: (level, width) in HU of the 8-bit pictures of layout `slices`.
         contrast_words: a CSV file with contrast words of the site (`ich_mil.dicom.contrast_words`).
-
-    Returns:
-        The prepared set.
 
     Raises:
         ConfigError: the contrast words cannot be used.
@@ -95,7 +93,7 @@ def prepare(
         about["window"] = None if window is None else list(window)
     site = read_site_phrases(contrast_words)
     if _check_target(out, about) and not os.access(out, os.W_OK):
-        say(f"{out}: is read-only; used as it is, whatever has become of its files since")
+        say(f"{out}: is read-only; used as it is, without a check of its files")
         return open_prepared(out)
     collection = open_collection(layout, root, window=window)
     place = out / "index.sqlite"
@@ -103,20 +101,22 @@ def prepare(
         remove_leftovers(out, out / "scans")
         n_files = index.update(jobs=jobs)
         if next(index.scans(), None) is None:
-            raise _no_slice(index, n_files, out)
+            (out / "prepared.json").unlink(missing_ok=True)  # left by an earlier run that found slices
+            _write_tables(index, out)
+            reason = f"none of its {n_files} files is a CT slice; {out / 'ledger.csv'} says why; the first"
+            raise DataError(f"{root}: {reason}: {next(index.refused()).detail}")
         collection.check(((scan.scan, scan.sources) for scan in index.scans()), index.refused())
         n_new = _prepare_scans(index, out, about, jobs, site)
-        summary = _write_tables(index, out)
-        about["files"] = summary.files
-        write_json(out / "prepared.json", about)
-    if not summary.n_slices:
+        files, totals, codes = _write_tables(index, out)
+        write_json(out / "prepared.json", {**about, "files": files})
+    if not totals["slices"]:
         raise DataError(f"{root}: no scan has a usable slice; {out / 'ledger.csv'} says why for each file")
-    told = f"{out}: {summary.n_scans} scans"
-    if summary.n_labelled:
-        told += f" ({summary.n_positive} positive of {summary.n_labelled} labelled)"
-    say(f"{told}, {summary.n_slices} slices from {n_files} files, {n_new} scans prepared now")
-    if summary.codes:
-        say("  ledger: " + ", ".join(f"{code} {n}" for code, n in summary.codes.most_common()))
+    scans = f"{totals['scans']} scans"
+    if totals["labelled"]:
+        scans += f" ({totals['positive']} positive of {totals['labelled']} labelled)"
+    say(f"{out}: {scans}, {totals['slices']} slices from {n_files} files, {n_new} scans prepared now")
+    if codes:
+        say("  ledger: " + ", ".join(f"{code} {n}" for code, n in codes.most_common()))
     return open_prepared(out)
 
 
@@ -150,21 +150,8 @@ def _check_target(out: Path, about: dict[str, Any]) -> bool:
     return bool(old.get("files", UNFINISHED) != UNFINISHED)
 
 
-def _no_slice(index: HeaderIndex, n_files: int, out: Path) -> DataError:
-    """Write the ledger of a folder without a CT slice, and return the error."""
-    root = index.collection.root
-    first = next(index.refused())
-    (out / "prepared.json").unlink(missing_ok=True)  # left by an earlier run that found slices
-    _write_tables(index, out)
-    reason = f"none of its {n_files} files is a CT slice; {out / 'ledger.csv'} says why; the first"
-    return DataError(f"{root}: {reason}: {first.detail}")
-
-
 def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: int, site: SitePhrases) -> int:
-    """Prepare new and changed scans, and scans with a temporary refusal (`PASSING`). Returns their number.
-
-    `prepared.json` marks the set as unfinished until the tables are written.
-    """
+    """Prepare new and changed scans, and scans with a temporary refusal (`PASSING`). Returns their number."""
     thickness_mm = about["thickness_mm"]
     window = tuple(about["window"]) if about.get("window") else None
     work_on = partial(prepare_slices, window=window) if about["layout"] == "slices" else prepare_scans
@@ -180,7 +167,7 @@ def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: i
         ):
             todo.append((scan.scan, fingerprint))
     if todo:
-        write_json(out / "prepared.json", {**about, "files": UNFINISHED})
+        write_json(out / "prepared.json", {**about, "files": UNFINISHED})  # until the tables are written
         at_once = max(1, min(BATCH, len(todo) // (2 * jobs)))
         batches = (
             [
@@ -189,7 +176,8 @@ def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: i
             ]
             for first in range(0, len(todo), at_once)
         )
-        work = Parallel(n_jobs=min(jobs, len(todo)), return_as="generator_unordered")(
+        kind = "processes" if len(todo) > MANY else "threads"
+        work = Parallel(n_jobs=min(jobs, len(todo)), prefer=kind, return_as="generator_unordered")(
             delayed(work_on)(batch) for batch in batches
         )
         for _ in progress(work, total=len(todo), what="prepare", weight=int):
@@ -197,24 +185,12 @@ def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: i
     return len(todo)
 
 
-@dataclass
-class _Summary:
-    """Totals that `prepare` reports; `files` is a digest of all files that the scans were made from."""
+def _write_tables(index: HeaderIndex, out: Path) -> tuple[str, Counter[str], Counter[str]]:
+    """Write `slices.csv` and `ledger.csv` from the records of the scans, and the current labels.
 
-    files: str = ""
-    n_scans: int = 0
-    n_positive: int = 0
-    n_labelled: int = 0
-    n_slices: int = 0
-    codes: Counter[str] = field(default_factory=Counter)
-
-
-def _write_tables(index: HeaderIndex, out: Path) -> _Summary:
-    """Write `slices.csv` and `ledger.csv` from the records of the scans, one scan at a time.
-
-    Labels are added here, so that pixels need not be read again after a change of the label file.
+    Returns a digest of all files that the scans were made from, their totals, and the ledger lines by code.
     """
-    summary = _Summary()
+    totals: Counter[str] = Counter()
     fingerprints = []
     collection = index.collection
     refused = index.refused_sources()
@@ -245,17 +221,13 @@ def _write_tables(index: HeaderIndex, out: Path) -> _Summary:
                 ledger.write([LedgerEntry(scan.scan, "", Code.SAME_SLICES, detail)])
             fingerprints.append(record.fingerprint.encode())
             if record.slices:
-                summary.n_scans += 1
-                summary.n_slices += len(record.slices)
-                summary.n_labelled += label != UNKNOWN
-                summary.n_positive += label == 1
+                found = {"scans": 1, "slices": len(record.slices)}
+                totals.update(found, labelled=label != UNKNOWN, positive=label == 1)
         ledger.write(collection.entries)
-        summary.codes = ledger.codes
     for path in (out / "scans").glob("*"):
         if path.stem not in kept:
             path.unlink()  # a scan that is no longer in the collection
-    summary.files = digest(*fingerprints)
-    return summary
+    return digest(*fingerprints), totals, ledger.codes
 
 
 def _rows(

@@ -1,8 +1,7 @@
 """Scan record: how each slice of a prepared scan was made, stored in `scans/<scan>.json`.
 
-Writing: in, a `ScanRecord` of a scan whose pixels are already written; out, the file. Its presence marks a
-complete scan. Reading: in, the folder of a prepared set; out, the record. A damaged record, or a record of
-another format, counts as missing.
+The record is written after the pixels, so that its presence marks a complete scan. A damaged record, or a
+record of another format, counts as missing.
 """
 
 import json
@@ -14,6 +13,7 @@ from typing import Any
 from ich_mil.data.store import FORMAT, scan_file
 from ich_mil.dicom.contrast_words import SitePhrases
 from ich_mil.dicom.geometry.planes import Edges, edges_of
+from ich_mil.errors import DataError
 from ich_mil.files import digest, write_text
 from ich_mil.ledger import Code, LedgerEntry
 
@@ -47,7 +47,7 @@ class ScanRecord:
 
 
 def scan_fingerprint(
-    files: str, thickness_mm: float, window: Sequence[float] | None = None, site: SitePhrases = ()
+    files: str, thickness_mm: float, window: Sequence[float] | None, site: SitePhrases
 ) -> str:
     """Digest of all inputs of a prepared scan: files, thickness, window, contrast words, format version."""
     parts = [FORMAT, files, str(thickness_mm), *([] if window is None else [str(tuple(window))])]
@@ -66,6 +66,14 @@ def read_record(out: Path, scan: str) -> ScanRecord | None:
         return ScanRecord(**row, entries=entries)
     except (OSError, AttributeError, KeyError, TypeError, ValueError):
         return None
+
+
+def need_record(folder: Path, scan: str) -> ScanRecord:
+    """Read the record of a scan of a prepared set. `DataError` if it cannot be read."""
+    record = read_record(folder, scan)
+    if record is None:
+        raise DataError(f"{folder}: the record of scan {scan!r} cannot be read; run prepare again")
+    return record
 
 
 def write_record(out: Path, scan: str, record: ScanRecord) -> None:

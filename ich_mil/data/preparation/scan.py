@@ -1,16 +1,14 @@
 """Preparation of one scan: choose a series, order its slices, read them as HU and write one file.
 
-In: the headers of all slices of a scan. Out: `scans/<scan>.npy` and, written last, `scans/<scan>.json`
-(`data.preparation.record`). Series are tried in the order of `rank_series` until one shows a head. An
-unreadable slice is removed and the rest are ordered again, so that a duplicate can replace it and a gap is
-reported.
+Series are tried in the order of `rank_series` until one shows a head. An unreadable slice is removed and the
+rest are ordered again, so that a duplicate can replace it and a gap is reported.
 
 Legend: `n` slices of the scan, `H, W` pixels.
 """
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +21,7 @@ from ich_mil.data.preparation.record import ScanRecord, write_record
 from ich_mil.data.store import scan_file
 from ich_mil.dicom.anatomy import head_cut_off, head_refusal
 from ich_mil.dicom.contrast_words import SitePhrases
-from ich_mil.dicom.files.header import SliceHeader
-from ich_mil.dicom.files.slice_name import slice_entry, slice_name
+from ich_mil.dicom.files.header import SliceHeader, slice_entry, slice_name
 from ich_mil.dicom.geometry.order import Series
 from ich_mil.dicom.geometry.planes import AXIAL_DEGREES, tilt_degrees
 from ich_mil.dicom.pixels.read import read_slice
@@ -33,6 +30,9 @@ from ich_mil.dicom.series_choice import kind_entries, not_chosen, rank_series, r
 from ich_mil.errors import DicomError
 from ich_mil.files import digest, write_array
 from ich_mil.ledger import Code, LedgerEntry
+
+Names = tuple[str, ...]
+"""`slice_name` of the slices of a series or group."""
 
 
 class ScanTask(NamedTuple):
@@ -54,21 +54,18 @@ class ScanTask(NamedTuple):
     thickness_mm: float
     root: Path
     out: Path
-    site: SitePhrases = ()
+    site: SitePhrases
 
 
 def prepare_scans(tasks: Sequence[ScanTask]) -> int:
-    """Prepare several scans, in a worker process. Returns their number.
-
-    Each scan is written in a second thread while the next scan is read.
-    """
+    """Prepare several scans. Returns their number. Each is written in a thread while the next is read."""
     with ThreadPoolExecutor(1) as writer:
         writing: Future[None] | None = None
         for task in tasks:
-            record, stack = _prepare(task)
+            prepared = _prepare(task)
             if writing is not None:
                 writing.result()  # limits memory to two scans, and raises the error of a full disk
-            writing = writer.submit(write_scan, task, record, stack)
+            writing = writer.submit(write_scan, task, *prepared)
         if writing is not None:
             writing.result()
     return len(tasks)
@@ -85,14 +82,48 @@ def write_scan(task: ScanTask, record: ScanRecord, stack: np.ndarray | None) -> 
     write_record(task.out, task.scan, record)
 
 
+def slice_row(group: Sequence[SliceHeader], *, content: np.ndarray, codes: Set[Code]) -> dict[str, Any]:
+    """Row of the record, without `position_mm`, of a slice `content` (H, W) that is the mean of a group."""
+    middle = group[len(group) // 2]
+    return {
+        "sources": list(_names(group)),
+        "sops": [header.sop_uid for header in group],
+        "sop": middle.sop_uid,
+        "orientation": middle.orientation,
+        "corrections": sorted(codes),
+        "content": digest(content.tobytes()),
+    }
+
+
+def _names(headers: Sequence[SliceHeader]) -> Names:
+    return tuple(slice_name(header) for header in headers)
+
+
+class _Slice(NamedTuple):
+    """One prepared slice: HU (H, W), row of the record without `position_mm`, ledger lines."""
+
+    picture: np.ndarray
+    row: dict[str, Any]
+    entries: list[LedgerEntry]
+
+
+class _UnreadableError(Exception):
+    """A slice whose pixels cannot be read or are refused: its name, and its ledger line."""
+
+    def __init__(self, name: str, entry: LedgerEntry) -> None:
+        super().__init__()
+        self.name, self.entry = name, entry
+
+
 def _prepare(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
     """Record and HU (n, H, W) of a scan, lowest slice first. The HU are None if no slice can be used."""
-    chosen, entries = _choose_and_read(task)
-    if chosen is None:
+    entries: list[LedgerEntry] = []
+    series, stack, rows = _choose_and_read(task, entries)
+    if series is None:
         detail = "none of its series shows a head that can be read; the scan is left out"
         entries.append(LedgerEntry(task.scan, "", Code.SCAN_EMPTY, detail))
     # With two patients under one study UID, the head of one may be in a series that was not chosen.
-    patients = _patients(chosen.series.headers if chosen else ())
+    patients = _patients(series.headers if series else ())
     patients += [key for key in _patients(task.headers) if key not in patients]
     if len(patients) > 1:
         detail = f"its files are of {len(patients)} patients: {', '.join(patients)}; the first stands for it"
@@ -104,11 +135,11 @@ def _prepare(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
         fingerprint=task.fingerprint,
         n_bytes=0,  # set by write_scan
         patient=patients[0] if patients else task.scan,
-        pixel_mm=chosen.series.headers[0].spacing if chosen else (0.0, 0.0),
-        slices=chosen.rows if chosen else [],
-        entries=[LedgerEntry(task.scan, entry.file, entry.code, entry.detail) for entry in entries],
+        pixel_mm=series.headers[0].spacing if series else (0.0, 0.0),
+        slices=rows,
+        entries=[replace(entry, scan=task.scan) for entry in entries],
     )
-    return record, chosen.stack if chosen else None
+    return record, stack
 
 
 def _patients(headers: Sequence[SliceHeader]) -> list[str]:
@@ -116,48 +147,30 @@ def _patients(headers: Sequence[SliceHeader]) -> list[str]:
     return sorted({header.patient_id for header in headers if header.patient_id})
 
 
-class _Slice(NamedTuple):
-    """One prepared slice: HU (H, W), row of the record without `position_mm`, ledger lines."""
+def _choose_and_read(
+    task: ScanTask, entries: list[LedgerEntry]
+) -> tuple[Series | None, np.ndarray | None, list[dict[str, Any]]]:
+    """Series that shows a head, HU of its slices (n, H, W), their rows of the record; None if no series does.
 
-    picture: np.ndarray
-    row: dict[str, Any]
-    entries: list[LedgerEntry]
-
-
-class _Chosen(NamedTuple):
-    """The series chosen for a scan, the HU of its slices (n, H, W), and their rows of the record."""
-
-    series: Series
-    stack: np.ndarray
-    rows: list[dict[str, Any]]
-
-
-class _UnreadableError(Exception):
-    """A slice whose pixels cannot be read or are refused."""
-
-    def __init__(self, header: SliceHeader, entry: LedgerEntry) -> None:
-        super().__init__()
-        self.header = header
-        self.entry = entry
-
-
-def _choose_and_read(task: ScanTask) -> tuple[_Chosen | None, list[LedgerEntry]]:
-    """Choose and read a series; None if no series shows a head. Also returns all ledger lines."""
-    refused: list[LedgerEntry] = []
+    The ledger lines of the scan are appended to `entries`.
+    """
     headers = list(task.headers)
-    no_heads: set[tuple[str, ...]] = set()
-    done: dict[tuple[str, ...], _Slice] = {}
+    no_heads: set[Names] = set()
+    done: dict[Names, _Slice] = {}
     while True:
         every_series = [series for study in group_series(headers).values() for series in study]
         candidates = [series for series in every_series if _names(series.headers) not in no_heads]
         if not candidates:
-            return None, refused
+            return None, None, []
         series = rank_series(candidates, task.site)[0]
-        groups = _groups(series, task.thickness_mm)
+        groups: list[tuple[SliceHeader, ...]] = [(header,) for header in series.headers]
+        if task.thickness_mm:
+            places = average_groups(series, thickness=task.thickness_mm)
+            groups = [tuple(series.headers[i] for i in group) for group in places]
         stack, unreadable = _read(series, groups, task, done)
         if unreadable:
-            refused += [error.entry for error in unreadable]
-            lost = {slice_name(error.header) for error in unreadable}
+            entries += [error.entry for error in unreadable]
+            lost = {error.name for error in unreadable}
             headers = [header for header in headers if slice_name(header) not in lost]
             continue
         slices = [done[_names(group)] for group in groups]
@@ -167,40 +180,38 @@ def _choose_and_read(task: ScanTask) -> tuple[_Chosen | None, list[LedgerEntry]]
         detail = (
             f"series {series.description!r} ({series.series_uid}), {len(series.headers)} slices: {no_head}"
         )
-        refused += [slice_entry(series.headers[0], Code.NO_HEAD, detail), *series.entries]
+        entries += [slice_entry(series.headers[0], Code.NO_HEAD, detail), *series.entries]
         no_heads.add(_names(series.headers))
         done.clear()
-    entries = [*refused, *not_chosen(series, candidates, task.site)]
-    entries += [*kind_entries(series, task.site), *series.entries]
-    entries += _other_pictures(series, task.root)
+    entries += [
+        *not_chosen(series, candidates, task.site),
+        *kind_entries(series, task.site),
+        *series.entries,
+        *_other_pictures(series, task.root),
+    ]
+
+    def note(code: Code, detail: str) -> None:
+        entries.append(LedgerEntry(task.scan, "", code, detail))
+
     is_axial = tilt_degrees(series.headers[0]) <= AXIAL_DEGREES
     if is_axial and (cut_off := head_cut_off(stack, spacing=series.headers[0].spacing)):
-        entries.append(LedgerEntry(task.scan, "", Code.PART_OF_HEAD, cut_off))
+        note(Code.PART_OF_HEAD, cut_off)
     if len(every_series) > 1:
-        reason = f"{series.description or series.series_uid}: {reason_for(series, candidates, task.site)}"
-        entries.append(LedgerEntry(task.scan, "", Code.SERIES_CHOSEN, reason))
-    n_used = sum(len(item.row["sources"]) for item in slices)
-    if n_used < len(series.headers):
-        n_left, n_all = len(series.headers) - n_used, len(series.headers)
-        detail = f"{n_left} of {n_all} slices left out: thick ones overlap, one stands for several"
-        entries.append(LedgerEntry(task.scan, "", Code.THINNED, detail))
+        reason = reason_for(series, candidates, task.site)
+        note(Code.SERIES_CHOSEN, f"{series.description or series.series_uid}: {reason}")
+    n_all, n_used = len(series.headers), sum(map(len, groups))
+    if n_used < n_all:
+        detail = f"{n_all - n_used} of {n_all} slices left out: thick ones overlap, one stands for several"
+        note(Code.THINNED, detail)
     if len(slices) < n_used:
         detail = f"{n_used} thin slices averaged to {len(slices)} of about {task.thickness_mm:g} mm"
-        entries.append(LedgerEntry(task.scan, "", Code.AVERAGED, detail))
+        note(Code.AVERAGED, detail)
     entries += [entry for item in slices for entry in item.entries]
-    return _Chosen(series, stack, _rows(series, slices)), entries
-
-
-def _rows(series: Series, slices: Sequence[_Slice]) -> list[dict[str, Any]]:
-    """Rows of the record, with heights from the final series.
-
-    Heights of an earlier ordering would not fit: in a series with two gantry tilts, removing a slice may
-    change the axis along which heights are measured.
-    """
+    # Heights of an earlier ordering would not fit: in a series with two gantry tilts, removing a slice may
+    # change the axis along which heights are measured.
     heights = dict(zip(_names(series.headers), series.positions, strict=True))
-    return [
-        item.row | {"position_mm": fmean(heights[name] for name in item.row["sources"])} for item in slices
-    ]
+    rows = [one.row | {"position_mm": fmean(heights[name] for name in one.row["sources"])} for one in slices]
+    return series, stack, rows
 
 
 def _other_pictures(series: Series, root: Path) -> list[LedgerEntry]:
@@ -221,78 +232,51 @@ def _other_pictures(series: Series, root: Path) -> list[LedgerEntry]:
     return entries
 
 
-def _names(headers: Sequence[SliceHeader]) -> tuple[str, ...]:
-    return tuple(slice_name(header) for header in headers)
-
-
-def _groups(series: Series, thickness_mm: float) -> list[tuple[SliceHeader, ...]]:
-    """Group the slices that are averaged to one output slice, lowest group first."""
-    if not thickness_mm:
-        return [(header,) for header in series.headers]
-    groups = average_groups(series, thickness=thickness_mm)
-    return [tuple(series.headers[i] for i in group) for group in groups]
-
-
 def _read(
-    series: Series,
-    groups: Sequence[tuple[SliceHeader, ...]],
-    task: ScanTask,
-    done: dict[tuple[str, ...], _Slice],
+    series: Series, groups: Sequence[tuple[SliceHeader, ...]], task: ScanTask, done: dict[Names, _Slice]
 ) -> tuple[np.ndarray, list[_UnreadableError]]:
-    """Read the slice groups of a series into one stack, and register them in the cache `done`.
+    """Read the slice groups of a series into one stack (n, H, W); rows of unreadable groups are undefined.
 
-    Groups in `done` are copied to the stack and not read again. Afterwards the pictures in `done` are views
-    of this stack.
-
-    Returns:
-        HU (n, H, W), and the slices that could not be read. Their rows of the stack are undefined.
+    Groups in the cache `done` are copied. Afterwards the pictures in `done` are views of this stack.
     """
     first = series.headers[0]
     # One large allocation gets large memory pages; separate allocations take as long as decoding.
     stack = np.empty((len(groups), first.rows, first.columns), dtype=np.int16)
     unreadable = []
     for picture, group in zip(stack, groups, strict=True):
+        names = _names(group)
         try:
-            old = done.get(_names(group)) or _read_group(group, task)
+            old = done.get(names) or _read_group(group, task.root)
         except _UnreadableError as error:
             unreadable.append(error)
         else:
             picture[:] = old.picture
-            done[_names(group)] = old._replace(picture=picture)
+            done[names] = old._replace(picture=picture)
     return stack, unreadable
 
 
-def _read_group(group: Sequence[SliceHeader], task: ScanTask) -> _Slice:
+def _read_group(group: Sequence[SliceHeader], root: Path) -> _Slice:
     """Read the slices of a group and average them; a single slice is unchanged."""
-    total: np.ndarray | None = None
-    corrections: set[Code] = set()
+    pictures: list[np.ndarray] = []
+    codes: set[Code] = set()
     entries: list[LedgerEntry] = []
     place = np.mean([header.position for header in group], axis=0)  # (3,)
     for header in group:
         try:
-            hu, notes = read_slice(header, root=task.root)
+            hu, notes = read_slice(header, root=root)
         except DicomError as error:
-            reason = str(error).removeprefix(f"{task.root}{os.sep}")
-            raise _UnreadableError(header, slice_entry(header, Code(error.code), reason)) from error
+            entry = slice_entry(header, Code(error.code), str(error).removeprefix(f"{root}{os.sep}"))
+            raise _UnreadableError(slice_name(header), entry) from error
         for code, detail in [*header.notes, *notes]:
-            corrections.add(code)
+            codes.add(code)
             entries.append(slice_entry(header, code, detail))
-        hu = _in_place(hu, header, place) if len(group) > 1 else hu
-        total = hu if total is None else np.add(total, hu, dtype=np.int32)
-    assert total is not None, "a group has a slice"
+        pictures.append(hu)
+    picture = pictures[0]
     if len(group) > 1:
-        corrections.add(Code.AVERAGED)
-        total = np.rint(total / len(group)).astype(np.int16)
-    middle = group[len(group) // 2]
-    row = {
-        "sources": list(_names(group)),
-        "sops": [header.sop_uid for header in group],
-        "sop": middle.sop_uid,
-        "orientation": middle.orientation,
-        "corrections": sorted(corrections),
-        "content": digest(total.tobytes()),
-    }
-    return _Slice(total, row, entries)
+        codes.add(Code.AVERAGED)
+        moved = [_in_place(hu, header, place) for hu, header in zip(pictures, group, strict=True)]
+        picture = np.rint(np.sum(moved, axis=0, dtype=np.int32) / len(group)).astype(np.int16)
+    return _Slice(picture, slice_row(group, content=picture, codes=codes), entries)
 
 
 def _in_place(hu: np.ndarray, header: SliceHeader, place: np.ndarray) -> np.ndarray:

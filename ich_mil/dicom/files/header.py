@@ -1,23 +1,25 @@
 """Header reader for DICOM CT files.
 
 In: the path of one file. Out: one `SliceHeader` per CT slice in the file, or a `DicomError` whose code gives
-the reason for refusal (`ich_mil.dicom.files.refusal`). Pixels are not read, so indexing is fast.
+the reason for refusal (`ich_mil.dicom.files.refusal`). Pixels are not read, so indexing is fast. Headers are
+kept as JSON in the header index, and slices have a name in the ledger.
 
 Source: DICOM PS3.3 A.3 (CT Image IOD), A.38 (Enhanced CT).
 Legend: `H, W` pixels.
 """
 
+import json
 import re
-import stat
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ich_mil.dicom.files.contrast_agent import agent_given
 from ich_mil.dicom.files.elements import Elements, EmptyFileError, NotDicomError, read_elements
-from ich_mil.dicom.files.frames import Frame, read_frames
+from ich_mil.dicom.files.frames import agent_given, only_frame, read_frames
 from ich_mil.dicom.files.refusal import (
     MULTI_FRAME_CT,
+    check_frame_number,
     check_frames,
     check_geometry,
     check_kind,
@@ -28,34 +30,22 @@ from ich_mil.dicom.files.refusal import (
     refusal,
     refusal_of,
 )
-from ich_mil.dicom.files.tags import (
-    ACQUISITION,
-    BODY_PART,
-    DESCRIPTION,
-    HEADER_TAGS,
-    IMAGE_TYPE,
-    INSTANCE,
-    INTERCEPT,
-    KERNEL,
-    LOSSY,
-    NUMBER_OF_FRAMES,
-    ORIENTATION,
-    PADDING,
-    PADDING_LIMIT,
-    PATIENT_ID,
-    POSITION,
-    RESCALE_TYPE,
-    SERIES_UID,
-    SIGNED,
-    SLOPE,
-    SOP_UID,
-    SPACING,
-    STUDY_UID,
-    THICKNESS,
-)
 from ich_mil.errors import DicomError
-from ich_mil.ledger import Code
+from ich_mil.ledger import Code, LedgerEntry
 
+SEPARATORS = (",", ":")
+"""JSON separators of the header index, fixed because headers are compared as text."""
+
+_KEYWORDS = frozenset(
+    """
+    SOPClassUID SOPInstanceUID StudyInstanceUID SeriesInstanceUID PatientID Modality ImageType NumberOfFrames
+    SamplesPerPixel PhotometricInterpretation Rows Columns ImagePositionPatient ImageOrientationPatient
+    PixelSpacing SliceThickness InstanceNumber AcquisitionNumber SeriesDescription ConvolutionKernel
+    BodyPartExamined LossyImageCompression ContrastBolusAgent ContrastBolusAgentSequence ContrastBolusRoute
+    ContrastBolusVolume BitsAllocated BitsStored PixelRepresentation RescaleSlope RescaleIntercept RescaleType
+    PixelPaddingValue PixelPaddingRangeLimit
+    """.split()  # noqa: SIM905 (a list literal would take 34 lines)
+)
 # File names of archives; .nii.gz (NIfTI) and .csv.gz (a table) are not archives.
 _ARCHIVE = re.compile(r".+(\.(zip|7z|rar|tar|tgz)|(?<!\.nii|\.csv)\.(gz|bz2|xz|zst))", re.IGNORECASE)
 # ImageType of a projection (Siemens writes 'CT_SOM5 MIP'), a subtraction, an iodine map or a virtual
@@ -68,14 +58,10 @@ class StoredPixels:
     """Storage attributes and location of the pixels of one slice.
 
     Attributes:
-        syntax: transfer syntax UID (0002,0010).
+        syntax: transfer syntax UID.
         offset: offset of the Pixel Data value in the file, inflated if it is deflated [bytes].
-        frames: NumberOfFrames (0028,0008) of the file, 1 if absent.
-        bits_allocated: BitsAllocated (0028,0100), 8 or 16.
-        bits_stored: BitsStored (0028,0101).
-        signed: True if PixelRepresentation (0028,0103) is 1.
-        slope: RescaleSlope (0028,1053) of this slice, HU per stored unit.
-        intercept: RescaleIntercept (0028,1052) of this slice, HU.
+        frames: number of frames of the file.
+        slope, intercept: HU per stored unit, HU.
         padding: PixelPaddingValue (0028,0120) and PixelPaddingRangeLimit (0028,0121), lowest first; the value
             twice if there is no limit; None without padding.
         lossy: True if LossyImageCompression (0028,2110) is 01.
@@ -98,27 +84,16 @@ class SliceHeader:
     """Header attributes of one CT slice; texts are empty if absent.
 
     Attributes:
-        path: path of the file, as given.
         frame: index of the frame in a multi-frame file, from 0.
-        sop_uid: SOPInstanceUID (0008,0018).
-        study_uid: StudyInstanceUID (0020,000D).
-        series_uid: SeriesInstanceUID (0020,000E).
-        patient_id: PatientID (0010,0020), may be empty.
-        rows: Rows (0028,0010), H.
-        columns: Columns (0028,0011), W.
-        position: ImagePositionPatient (0020,0032), mm.
-        orientation: ImageOrientationPatient (0020,0037), six direction cosines.
-        spacing: PixelSpacing (0028,0030), mm between rows and between columns.
-        thickness: SliceThickness (0018,0050), mm; None if absent or not positive.
-        instance_number: InstanceNumber (0020,0013); the same for all frames of a file.
-        acquisition: AcquisitionNumber (0020,0012).
-        description: SeriesDescription (0008,103E).
-        kernel: ConvolutionKernel (0018,1210), several values joined by a backslash.
-        body_part: BodyPartExamined (0018,0015), upper case.
+        position: ImagePositionPatient, mm.
+        orientation: ImageOrientationPatient, six direction cosines.
+        spacing: distance between rows and between columns, mm.
+        thickness: mm; None if absent or not positive.
+        instance_number: the same for all frames of a file.
+        kernel: ConvolutionKernel, several values joined by a backslash.
+        body_part: BodyPartExamined, upper case.
         contrast: True if a contrast agent was given according to the file (0018,0010) or the frame
-            (0018,9342), or if ImageType or FrameType is a projection, a subtraction, a material map or an
-            image with a material removed.
-        pixels: storage attributes of the pixels.
+            (0018,9342), or if ImageType or FrameType is derived from an angiography.
         notes: accepted deviations from the standard, as (code, detail) pairs.
         no_contrast: True if the file or the frame states that no agent was given.
     """
@@ -147,10 +122,7 @@ class SliceHeader:
 
 
 def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
-    """Read the headers of the CT slices in one file.
-
-    Args:
-        path: a DICOM file, with or without the 128-byte preamble.
+    """Read the headers of the CT slices in one file, with or without the 128-byte preamble.
 
     Returns:
         One header; for a multi-frame file one per frame, in frame order.
@@ -161,7 +133,7 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
             `not-an-image` (DICOMDIR),
             `not-ct` (another modality or SOP class, or colour pixels),
             `localizer` (by ImageType or FrameType),
-            `multi-frame` (frames without per-frame description, or only some frames are localizers),
+            `multi-frame` (too many frames, frames without per-frame description, some of them localizers),
             `no-uid` (study, series or SOP instance UID absent),
             `no-geometry` (position, orientation or pixel spacing absent or impossible),
             `no-hu-scale` (no rescale, rescale to other units, or a perfusion map),
@@ -172,16 +144,14 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # pydicom warns about invalid values, frequent in RSNA files
         try:
-            if stat.S_ISFIFO(path.stat().st_mode):  # opening a FIFO blocks until a writer opens it
-                raise NotDicomError
-            elements = read_elements(path, HEADER_TAGS)
+            elements = read_elements(path, _KEYWORDS)
             try:
                 return _headers(path, elements)
             except DicomError as error:
-                error.study_uid = error.study_uid or elements.text(STUDY_UID)
-                error.sop_uid = elements.text(SOP_UID)
-                error.series_uid = elements.text(SERIES_UID)
-                error.orientation = elements.decimals(ORIENTATION, 6)
+                error.study_uid = error.study_uid or elements.text("StudyInstanceUID")
+                error.sop_uid = elements.text("SOPInstanceUID")
+                error.series_uid = elements.text("SeriesInstanceUID")
+                error.orientation = elements.decimals("ImageOrientationPatient", 6)
                 raise
         except DicomError:
             raise
@@ -192,10 +162,10 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
 def _refused(path: Path, error: Exception) -> DicomError:
     """Error for a file that could not be opened or parsed."""
     if isinstance(error, EmptyFileError):
-        failed = "it is empty, or zeros stand where it should begin: a copy that failed"
+        failed = "the file is empty or begins with zeros, as after a failed copy: copy it again"
         refused = refusal(path, Code.UNREADABLE, failed)
     elif isinstance(error, NotDicomError) and _ARCHIVE.fullmatch(path.name):
-        packed = "it is an archive, and what is in it was not looked at: unpack it"
+        packed = "it is an archive, whose contents are not read: unpack it"
         refused = refusal(path, Code.NOT_OPENED, packed)
     elif isinstance(error, NotDicomError):
         refused = refusal(path, Code.NOT_DICOM, "it is not a DICOM file (PS3.10)")
@@ -211,80 +181,99 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
     rows, columns = check_size(path, elements)
     uids = check_uids(path, elements)
     multi_frame = sop_class in MULTI_FRAME_CT
-    frames = read_frames(elements.sequences()) if multi_frame else [_only_frame(elements)]
-    n_frames = elements.integer(NUMBER_OF_FRAMES) or 1
+    n_frames = elements.integer("NumberOfFrames") or 1
+    check_frame_number(path, n_frames)
+    frames = read_frames(elements.sequences()) if multi_frame else [only_frame(elements)]
     check_frames(path, frames, n_frames)
     allocated, stored = check_pixel_data(path, elements, rows * columns * n_frames)
-    signed = elements.short(SIGNED) == 1
-    padding = _padding(elements, signed=signed)
-    agent, kind = agent_given(elements), elements.text(IMAGE_TYPE)
+    signed = elements.short("PixelRepresentation") == 1
+    agent, kind = agent_given(elements), elements.text("ImageType")
+    of_file: dict[str, Any] = {
+        "path": str(path),
+        "sop_uid": uids["SOPInstanceUID"],
+        "study_uid": uids["StudyInstanceUID"],
+        "series_uid": uids["SeriesInstanceUID"],
+        "patient_id": elements.text("PatientID"),
+        "rows": rows,
+        "columns": columns,
+        "instance_number": elements.integer("InstanceNumber"),
+        "acquisition": elements.integer("AcquisitionNumber"),
+        "description": elements.text("SeriesDescription"),
+        "body_part": elements.text("BodyPartExamined").upper(),
+        "notes": notes,
+    }
+    pixels: dict[str, Any] = {
+        "syntax": elements.syntax,
+        "offset": elements.pixel_offset,
+        "frames": n_frames,
+        "bits_allocated": allocated,
+        "bits_stored": stored,
+        "signed": signed,
+        "padding": _padding(elements, signed=signed),
+        "lossy": elements.text("LossyImageCompression") == "01",
+    }
     headers = []
     for index, frame in enumerate(frames):
         position, orientation, spacing = check_geometry(path, frame)
         slope, intercept = check_rescale(path, frame, needs_hu=multi_frame)
         given = agent if frame.contrast is None else frame.contrast
         contrast = bool(given) or _OF_ANGIOGRAPHY.search(f"{kind}\\{frame.kind}") is not None
-        headers.append(
-            SliceHeader(
-                path=str(path),
-                frame=index,
-                sop_uid=uids[SOP_UID],
-                study_uid=uids[STUDY_UID],
-                series_uid=uids[SERIES_UID],
-                patient_id=elements.text(PATIENT_ID),
-                rows=rows,
-                columns=columns,
-                position=position,
-                orientation=orientation,
-                spacing=spacing,
-                thickness=frame.thickness if frame.thickness and frame.thickness > 0 else None,
-                instance_number=elements.integer(INSTANCE),
-                acquisition=elements.integer(ACQUISITION),
-                description=elements.text(DESCRIPTION),
-                kernel=frame.kernel,
-                body_part=elements.text(BODY_PART).upper(),
-                contrast=contrast,
-                no_contrast=given is False and not contrast,
-                pixels=StoredPixels(
-                    syntax=elements.syntax,
-                    offset=elements.pixel_offset,
-                    frames=n_frames,
-                    bits_allocated=allocated,
-                    bits_stored=stored,
-                    signed=signed,
-                    slope=slope,
-                    intercept=intercept,
-                    padding=padding,
-                    lossy=elements.text(LOSSY) == "01",
-                ),
-                notes=notes,
-            )
+        header = SliceHeader(
+            **of_file,
+            frame=index,
+            position=position,
+            orientation=orientation,
+            spacing=spacing,
+            thickness=frame.thickness if frame.thickness and frame.thickness > 0 else None,
+            kernel=frame.kernel,
+            contrast=contrast,
+            no_contrast=given is False and not contrast,
+            pixels=StoredPixels(**pixels, slope=slope, intercept=intercept),
         )
+        headers.append(header)
     return tuple(headers)
-
-
-def _only_frame(elements: Elements) -> Frame:
-    """Geometry and rescale of a single-frame file."""
-    thickness = elements.decimals(THICKNESS, 1) or (None,)
-    slope, intercept = elements.decimals(SLOPE, 1) or (None,), elements.decimals(INTERCEPT, 1) or (None,)
-    return Frame(
-        position=elements.decimals(POSITION, 3),
-        orientation=elements.decimals(ORIENTATION, 6),
-        spacing=elements.decimals(SPACING, 2),
-        thickness=thickness[0],
-        slope=slope[0],
-        intercept=intercept[0],
-        rescale_type=elements.text(RESCALE_TYPE),
-        kernel=elements.text(KERNEL),
-        contrast=None,  # `agent_given` reads it from the file
-        kind="",
-    )
 
 
 def _padding(elements: Elements, *, signed: bool) -> tuple[int, int] | None:
     """Range from PixelPaddingValue to PixelPaddingRangeLimit, lowest first; None without padding."""
-    value = elements.short(PADDING, signed=signed)
+    value = elements.short("PixelPaddingValue", signed=signed)
     if value is None:
         return None
-    limit = elements.short(PADDING_LIMIT, signed=signed)
+    limit = elements.short("PixelPaddingRangeLimit", signed=signed)
     return (value, value) if limit is None else (min(value, limit), max(value, limit))
+
+
+def slice_name(header: SliceHeader) -> str:
+    """Name of a slice in the ledger: path, and for a multi-frame file the frame index from 0."""
+    return header.path if header.pixels.frames == 1 else f"{header.path} frame {header.frame}"
+
+
+def slice_file(root: Path, name: str) -> tuple[Path, int]:
+    """File below `root` and frame index for a name from `slice_name`."""
+    found = re.fullmatch(r"(.*) frame (\d+)", name, re.DOTALL)
+    if found and not (root / name).exists():
+        return root / found[1], int(found[2])
+    return root / name, 0
+
+
+def slice_entry(header: SliceHeader, code: Code, detail: str) -> LedgerEntry:
+    """Ledger entry for one slice."""
+    frame = "" if header.pixels.frames == 1 else f"frame {header.frame}: "
+    return LedgerEntry(header.study_uid, header.path, code, frame + detail)
+
+
+def header_text(header: SliceHeader) -> str:
+    """Serialize a header to JSON."""
+    return json.dumps(vars(header) | {"pixels": vars(header.pixels)}, separators=SEPARATORS)
+
+
+def header_of(path: str, text: str) -> SliceHeader:
+    """Restore a header with the given path from JSON; lists become tuples."""
+    row: dict[str, Any] = json.loads(text)
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+    values["path"] = path
+    values["notes"] = tuple((Code(code), detail) for code, detail in row["notes"])
+    pixels = row["pixels"]
+    pixels["padding"] = tuple(pixels["padding"]) if pixels["padding"] else None
+    values["pixels"] = StoredPixels(**pixels)
+    return SliceHeader(**values)

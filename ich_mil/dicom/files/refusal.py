@@ -3,13 +3,16 @@
 In: the elements of one file or its frames. Out: the checked values, or a `DicomError` whose code gives the
 reason for refusal. Pixels are checked by `ich_mil.dicom.pixels.read`, positions by `dicom.geometry.order`.
 
-Source: DICOM PS3.3 A.3 (CT Image IOD), A.38 (Enhanced CT), C.7.6.2 (image plane), C.8.2.1 (CT image).
+Source: DICOM PS3.3 A.3 (CT Image IOD), A.38 (Enhanced CT), C.7.6.2 (image plane), C.8.2.1 (CT image), F.3
+(directory records); PS3.10 8.2 (file IDs).
 """
 
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from pydicom.dataset import Dataset
 from pydicom.uid import (
     UID,
     CTImageStorage,
@@ -19,28 +22,15 @@ from pydicom.uid import (
     MediaStorageDirectoryStorage,
 )
 
-from ich_mil.dicom.files.dicomdir import lost_images
 from ich_mil.dicom.files.elements import NATIVE, Elements
 from ich_mil.dicom.files.frames import Frame
-from ich_mil.dicom.files.tags import (
-    BITS_ALLOCATED,
-    BITS_STORED,
-    COLUMNS,
-    IMAGE_TYPE,
-    MODALITY,
-    PHOTOMETRIC,
-    ROWS,
-    SAMPLES,
-    SERIES_UID,
-    SOP_CLASS,
-    SOP_UID,
-    STUDY_UID,
-)
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
 
 MOST_PIXELS = 4096
 """Maximum of Rows and Columns in an intact header: CT slices have 256 to 2048."""
+MOST_FRAMES = 4096
+"""Maximum number of frames of a file: a head in slices of 0.5 mm has 400."""
 FARTHEST_MM = 1e5
 """Maximum absolute coordinate in an intact header: couches move by a few metres."""
 PIXEL_MM = (1e-3, 1e2)
@@ -52,7 +42,7 @@ MOST_ERROR = 160
 MULTI_FRAME_CT = frozenset({EnhancedCTImageStorage, LegacyConvertedEnhancedCTImageStorage})
 
 _CT = frozenset({"", CTImageStorage, *MULTI_FRAME_CT})
-_WITHOUT_PIXELS = "though it says that it is CT: it is cut off, or only its header was exported"
+_WITHOUT_PIXELS = "although its header is that of a CT: it is truncated, or only the header was exported"
 # RescaleType (0028,1054) values for HU or an unspecified unit (PS3.3 C.11.1.1.2).
 _HU_TYPES = {"", "HU", "US", "UNSPECIFIED"}
 # Tolerance for unit length and orthogonality of direction cosines, above rounding to three decimals.
@@ -68,13 +58,9 @@ def refusal(path: str | Path, code: Code, reason: str) -> DicomError:
 def refusal_of(path: Path, error: Exception, *, failed: str) -> DicomError:
     """Convert an error of the operating system, a parser or a decoder to a refusal.
 
-    Args:
-        path: the file.
-        error: the error. An `OSError` without errno comes from pydicom and means a damaged file.
-        failed: description of the failed operation.
-
-    Returns:
-        An error with code `not-opened` for operating system errors and lack of memory, else `unreadable`.
+    The code is `not-opened` for operating system errors and lack of memory, else `unreadable`, with `failed`,
+    the description of the failed operation. An `OSError` without errno comes from pydicom and means a
+    damaged file.
     """
     if isinstance(error, MemoryError):
         return refusal(path, Code.NOT_OPENED, "it cannot be opened: there is too little memory")
@@ -89,46 +75,77 @@ def check_kind(path: Path, elements: Elements) -> tuple[str, tuple[tuple[Code, s
 
     Returns:
         SOP class UID, and (code, detail) pairs for accepted deviations.
-
-    Raises:
-        DicomError: the file is of another kind.
     """
-    sop_class = elements.text(SOP_CLASS) or elements.media_sop_class
-    modality = elements.text(MODALITY).upper()
+    sop_class = elements.text("SOPClassUID") or elements.media_sop_class
+    modality = elements.text("Modality").upper()
     if sop_class == MediaStorageDirectoryStorage:
         if lost := lost_images(path, elements.sequences()):
             (_, name), studies = lost[0], {study for study, _ in lost}
-            reason = f"it is a DICOMDIR, and {len(lost)} of the images it names are not there, such as {name}"
+            reason = (
+                f"it is a DICOMDIR, and {len(lost)} of its images are absent, such as {name}: copy them too"
+            )
             error = refusal(path, Code.NOT_OPENED, reason)
             error.study_uid = studies.pop() if len(studies) == 1 else ""
             raise error
         raise refusal(path, Code.NOT_AN_IMAGE, "it is a DICOMDIR, the index of a medium")
     if modality not in ("", "CT"):
-        raise refusal(path, Code.NOT_CT, f"modality is {modality!r}, CT is needed")
+        raise refusal(path, Code.NOT_CT, f"modality is {modality!r}; CT is needed")
     if sop_class not in _CT:
-        raise refusal(path, Code.NOT_CT, f"SOP class is {UID(sop_class).name}, CT Image Storage is needed")
+        raise refusal(path, Code.NOT_CT, f"SOP class is {UID(sop_class).name}; CT Image Storage is needed")
     if not modality and not sop_class:
-        if elements.pixel_offset < 0 and STUDY_UID not in elements.values:  # which follows both
-            raise refusal(path, Code.UNREADABLE, "its header ends before it says what it is: it is cut off")
-        raise refusal(path, Code.NOT_CT, "neither Modality nor SOP Class UID says that it is CT")
-    image_type = [value.upper() for value in elements.texts(IMAGE_TYPE)]
+        if elements.pixel_offset < 0 and "StudyInstanceUID" not in elements.values:  # which follows both
+            raise refusal(path, Code.UNREADABLE, "its header is truncated before Modality and SOP Class UID")
+        raise refusal(path, Code.NOT_CT, "Modality and SOP Class UID are absent")
+    image_type = [value.upper() for value in elements.texts("ImageType")]
     if "LOCALIZER" in image_type:
-        raise refusal(path, Code.LOCALIZER, "ImageType says LOCALIZER")
+        raise refusal(path, Code.LOCALIZER, "ImageType is LOCALIZER")
     if "PERFUSION" in image_type:
-        raise refusal(path, Code.NO_HU_SCALE, "ImageType says PERFUSION: a map of blood flow, no HU")
-    photometric = elements.text(PHOTOMETRIC)
+        raise refusal(path, Code.NO_HU_SCALE, "ImageType is PERFUSION: a map of blood flow, not HU")
+    photometric = elements.text("PhotometricInterpretation")
     # MONOCHROME1, MONOCHROME2 or absent (PS3.3 C.7.6.3.1.2)
     if photometric and not photometric.startswith("MONOCHROME"):
-        raise refusal(path, Code.NOT_CT, f"pixels are {photometric}, not grey values")
-    if (samples := elements.short(SAMPLES) or 1) != 1:
-        raise refusal(path, Code.NOT_CT, f"pixels are of {samples} samples, not grey values")
+        raise refusal(path, Code.NOT_CT, f"pixels are {photometric}; grey values are needed")
+    if (samples := elements.short("SamplesPerPixel") or 1) != 1:
+        raise refusal(path, Code.NOT_CT, f"pixels have {samples} samples; grey values are needed")
     absent = ((Code.MODALITY_MISSING, f"Modality is absent; SOP class is {UID(sop_class).name}"),)
     return sop_class, () if modality else absent
 
 
+def lost_images(path: Path, directory: Dataset) -> list[tuple[str, str]]:
+    """Absent images of a DICOMDIR in series of which other images are present.
+
+    If all images of a series are absent, it was left out on purpose or its files were renamed.
+
+    Args:
+        path: path of the DICOMDIR; file IDs are relative to its folder.
+        directory: data set of the DICOMDIR. Records must be in hierarchical order from the patient down, as
+            all known writers store them.
+
+    Returns:
+        (StudyInstanceUID, file ID) pairs.
+    """
+    study = series = ""
+    found: dict[tuple[str, str], list[tuple[str, bool]]] = defaultdict(list)
+    for record in directory.get("DirectoryRecordSequence", ()):
+        study = str(record.get("StudyInstanceUID", study))
+        series = str(record.get("SeriesInstanceUID", series))
+        if record.get("DirectoryRecordType") == "IMAGE" and "ReferencedFileID" in record:
+            name = record.ReferencedFileID
+            parts = [name] if isinstance(name, str) else list(name or ())
+            # ISO 9660 names are upper case; some systems show them in lower case
+            is_there = any((path.parent.joinpath(*map(how, parts))).exists() for how in (str, str.lower))
+            found[study, series].append(("/".join(parts), is_there))
+    return [
+        (study, name)
+        for (study, _), images in found.items()
+        for name, is_there in images
+        if not is_there and any(there for _, there in images)
+    ]
+
+
 def check_size(path: Path, elements: Elements) -> tuple[int, int]:
     """Check and return Rows and Columns (H, W)."""
-    rows, columns = elements.short(ROWS) or 0, elements.short(COLUMNS) or 0
+    rows, columns = elements.short("Rows") or 0, elements.short("Columns") or 0
     if rows < 1 or columns < 1:
         raise refusal(path, Code.UNREADABLE, f"it has no Rows and Columns, {_WITHOUT_PIXELS}")
     if max(rows, columns) > MOST_PIXELS:
@@ -137,23 +154,29 @@ def check_size(path: Path, elements: Elements) -> tuple[int, int]:
     return rows, columns
 
 
-def check_uids(path: Path, elements: Elements) -> dict[int, str]:
-    """Check and return SOP instance, study and series UID, by tag."""
-    names = {SOP_UID: "SOPInstanceUID", STUDY_UID: "StudyInstanceUID", SERIES_UID: "SeriesInstanceUID"}
-    uids = {tag: elements.text(tag) for tag in names}
-    if absent := [names[tag] for tag, value in uids.items() if not value]:
+def check_uids(path: Path, elements: Elements) -> dict[str, str]:
+    """Check and return SOP instance, study and series UID, by keyword."""
+    uids = {name: elements.text(name) for name in ("SOPInstanceUID", "StudyInstanceUID", "SeriesInstanceUID")}
+    if absent := [name for name, value in uids.items() if not value]:
         raise refusal(path, Code.NO_UID, f"{', '.join(absent)} absent: it cannot be assigned to a scan")
     return uids
+
+
+def check_frame_number(path: Path, n_frames: int) -> None:
+    """Check the number of frames before they are parsed."""
+    if n_frames > MOST_FRAMES:
+        reason = f"it has {n_frames} frames, {MOST_FRAMES} are allowed; export single frames"
+        raise refusal(path, Code.MULTI_FRAME, reason)
 
 
 def check_frames(path: Path, frames: Sequence[Frame], n_frames: int) -> None:
     """Check that every frame has its own description and that none is a localizer."""
     if n_frames != len(frames):
-        reason = f"it holds {n_frames} frames and says of {len(frames)} where they lie; export single frames"
+        reason = f"it has {n_frames} frames and the positions of {len(frames)}; export single frames"
         raise refusal(path, Code.MULTI_FRAME, reason)
     if n_localizers := sum("LOCALIZER" in frame.kind.upper().split("\\") for frame in frames):
         if n_localizers == n_frames:
-            raise refusal(path, Code.LOCALIZER, "FrameType says LOCALIZER")
+            raise refusal(path, Code.LOCALIZER, "FrameType is LOCALIZER")
         reason = f"{n_localizers} of its {n_frames} frames are localizers; export single frames"
         raise refusal(path, Code.MULTI_FRAME, reason)
 
@@ -162,14 +185,10 @@ def check_geometry(
     path: Path, frame: Frame
 ) -> tuple[tuple[float, float, float], tuple[float, ...], tuple[float, float]]:
     """Check and return position (mm), orientation and pixel spacing (mm) (PS3.3 C.7.6.2)."""
-    position, orientation, spacing = frame.position, frame.orientation, frame.spacing
+    position, orientation, spacing = found = frame.position, frame.orientation, frame.spacing
     if position is None or orientation is None or spacing is None:
-        found = {
-            "ImagePositionPatient": position,
-            "ImageOrientationPatient": orientation,
-            "PixelSpacing": spacing,
-        }
-        absent = ", ".join(name for name, value in found.items() if value is None)
+        names = ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing")
+        absent = ", ".join(name for name, value in zip(names, found, strict=True) if value is None)
         raise refusal(path, Code.NO_GEOMETRY, f"{absent} absent or not numbers")
     row, column = orientation[:3], orientation[3:]
     off = max(abs(_dot(row, row) - 1), abs(_dot(column, column) - 1), abs(_dot(row, column)))
@@ -177,7 +196,7 @@ def check_geometry(
         reason = f"ImageOrientationPatient {orientation} is not two unit vectors at a right angle"
         raise refusal(path, Code.NO_GEOMETRY, reason)
     if max(map(abs, position)) > FARTHEST_MM:
-        reason = f"ImagePositionPatient {position} lies beyond {FARTHEST_MM:g} mm, farther than a couch moves"
+        reason = f"ImagePositionPatient {position} is beyond {FARTHEST_MM:g} mm, farther than a couch moves"
         raise refusal(path, Code.NO_GEOMETRY, reason)
     smallest, largest = PIXEL_MM
     if not smallest <= min(spacing) <= max(spacing) <= largest:
@@ -187,22 +206,17 @@ def check_geometry(
 
 
 def check_rescale(path: Path, frame: Frame, *, needs_hu: bool) -> tuple[float, float]:
-    """Check and return RescaleSlope (HU per stored unit) and RescaleIntercept (HU).
+    """Check and return RescaleSlope (HU per stored unit) and RescaleIntercept (HU) (PS3.3 C.8.2.1).
 
-    Both are required in a CT image (PS3.3 C.8.2.1).
-
-    Args:
-        path: the file.
-        frame: frame with the rescale attributes.
-        needs_hu: True for Enhanced CT, where values in HU have the RescaleType HU (PS3.3 C.8.15.3.10), and US
-            denotes a map of another quantity.
+    `needs_hu` is True for Enhanced CT, where values in HU have the RescaleType HU (PS3.3 C.8.15.3.10), and US
+    denotes a map of another quantity.
     """
     if frame.slope is None or frame.intercept is None or frame.slope == 0:
         reason = "RescaleSlope or RescaleIntercept is absent, not a number, or a slope of 0"
         raise refusal(path, Code.NO_HU_SCALE, reason)
     unit = frame.rescale_type.upper()
     if unit not in ({"", "HU"} if needs_hu else _HU_TYPES):
-        raise refusal(path, Code.NO_HU_SCALE, f"RescaleType is {unit!r}, HU is needed")
+        raise refusal(path, Code.NO_HU_SCALE, f"RescaleType is {unit!r}; HU is needed")
     return frame.slope, frame.intercept
 
 
@@ -210,12 +224,12 @@ def check_pixel_data(path: Path, elements: Elements, n_values: int) -> tuple[int
     """Check and return BitsAllocated and BitsStored; Pixel Data must hold all `n_values` pixels."""
     if elements.pixel_offset < 0:
         raise refusal(path, Code.UNREADABLE, f"it has no Pixel Data (7FE0,0010), {_WITHOUT_PIXELS}")
-    allocated = elements.short(BITS_ALLOCATED)
+    allocated = elements.short("BitsAllocated")
     if allocated not in (8, 16):
         raise refusal(path, Code.UNREADABLE, f"BitsAllocated is {allocated}; CT values have 8 or 16")
-    stored = elements.short(BITS_STORED) or allocated
+    stored = elements.short("BitsStored") or allocated
     if not 1 <= stored <= allocated:
-        raise refusal(path, Code.UNREADABLE, f"BitsStored is {stored}, BitsAllocated is {allocated}")
+        raise refusal(path, Code.UNREADABLE, f"BitsStored is {stored}; BitsAllocated is {allocated}")
     needed = n_values * allocated // 8
     available = elements.n_bytes - elements.pixel_offset
     if elements.syntax == DeflatedExplicitVRLittleEndian:  # only the header was inflated
@@ -223,9 +237,9 @@ def check_pixel_data(path: Path, elements: Elements, n_values: int) -> tuple[int
     if elements.syntax in NATIVE:
         have = max(min(elements.pixel_length, available), 0)
         if have < needed:
-            raise refusal(path, Code.UNREADABLE, f"pixel data are cut off: {have} of {needed} bytes")
+            raise refusal(path, Code.UNREADABLE, f"pixel data are truncated: {have} of {needed} bytes")
     elif available <= 0:
-        raise refusal(path, Code.UNREADABLE, "pixel data are cut off: the file ends before them")
+        raise refusal(path, Code.UNREADABLE, "pixel data are truncated: the file ends before them")
     return allocated, stored
 
 

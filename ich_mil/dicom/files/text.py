@@ -46,12 +46,7 @@ _ENDS = re.compile(rb"([\\^=\t\n\f\r])")
 
 
 def decode_text(raw: bytes, character_sets: Sequence[str]) -> str:
-    """Decode the value of a text element.
-
-    Args:
-        raw: bytes of the value.
-        character_sets: values of SpecificCharacterSet (0008,0005).
-    """
+    """Decode the value of a text element; `character_sets` are the values of SpecificCharacterSet."""
     first = character_sets[0].strip(" \0") if character_sets else ""
     codec = python_encoding.get(first, "iso8859")
     # pydicom's codec "iso8859" is the default repertoire, ASCII; ISO 2022-JP starts in ASCII

@@ -1,7 +1,7 @@
 """Ledger entries for gaps and other irregularities of an ordered series.
 
 In: the slices of one series in order with their heights, and the slices left out. Out: a ledger entry per gap
-(defined in `ich_mil.dicom.geometry.spacing`) and per irregularity. The series itself is not changed.
+and per irregularity. The series itself is not changed.
 """
 
 import math
@@ -11,22 +11,27 @@ from statistics import median
 
 import numpy as np
 
-from ich_mil.dicom.files.header import SliceHeader
-from ich_mil.dicom.files.slice_name import slice_entry, slice_name
+from ich_mil.dicom.files.header import SliceHeader, slice_entry, slice_name
 from ich_mil.dicom.geometry.planes import (
     AXIAL_DEGREES,
     SAME_ORIENTATION_DEGREES,
     SAME_POSITION_MM,
     TILT_DEGREES,
+    TILTS_APART_DEGREES,
+    alike,
+    by_orientation,
     centre_moves,
+    find_gaps,
     heights_along,
+    mean_normal,
     normal_of,
+    runs_of,
     same_spacing,
+    spaces_between,
+    steps_of,
     tilt_degrees,
     turned_by,
 )
-from ich_mil.dicom.geometry.spacing import alike, find_gaps, runs_of, spaces_between, steps_of
-from ich_mil.dicom.geometry.tilts import TILTS_APART_DEGREES, by_orientation, mean_normal
 from ich_mil.ledger import Code, LedgerEntry
 
 # Names of the directions +x, -x; +y, -y; +z, -z (PS3.3 C.7.6.2.1.1).
@@ -45,16 +50,13 @@ def irregularities(
     positions: Sequence[float],
     tilts: Sequence[tuple[int, float]],
 ) -> list[LedgerEntry]:
-    """Ledger entries for the irregularities of an ordered series.
+    """Ledger entries for the irregularities of an ordered series: gaps by height, then all others.
 
     Args:
         series_uid: SeriesInstanceUID for the texts.
         headers: n slices in order.
         positions: n heights along the normal, mm, strictly increasing.
         tilts: (number of slices, degrees) of each gantry tilt.
-
-    Returns:
-        Gaps by height, then entries for the whole series or for single slices.
     """
     gaps = find_gaps(positions, [header.thickness for header in headers])
     entries = _gaps(headers, positions, gaps)
@@ -85,13 +87,8 @@ def unseen_entries(
     Ignored are orientations that a gantry cannot reach (sagittal, coronal), and other orientations that cover
     the whole series with less than half of their slices beyond its ends: reformats of the same head.
 
-    Args:
-        left_out: slices that are not used.
-        headers: n slices in order.
-        positions: n heights along the normal, mm, strictly increasing.
-
     Returns:
-        One entry, or none if the left-out slices add no anatomy.
+        One entry, or none if the left-out slices add no anatomy to the n `headers` at n `positions`, mm.
     """
     if not left_out:
         return []
@@ -117,7 +114,7 @@ def unseen_entries(
     if not n_below + n_between + n_above:
         return []
     where = f"below this one, {n_between} between those used and {n_above} above {slice_name(headers[-1])}"
-    detail = f"{n_below} slices {where} take no part"
+    detail = f"{n_below} slices {where} are not used"
     return [LedgerEntry(headers[0].study_uid, headers[0].path, Code.GAP, detail)]
 
 
@@ -129,15 +126,14 @@ def _gaps(
     entries = []
     for i in sorted(gaps):
         here = "this slice" if headers[i].pixels.frames == 1 else f"frame {headers[i].frame}"
-        detail = (
-            f"{steps[i]:.2f} mm between {here} and {slice_name(headers[i + 1])}, {gaps[i]:.2f} mm is regular"
-        )
+        there, regular = slice_name(headers[i + 1]), f"{gaps[i]:.2f} mm is regular"
+        detail = f"{steps[i]:.2f} mm between {here} and {there}, {regular}"
         entries.append(LedgerEntry(headers[i].study_uid, headers[i].path, Code.GAP, detail))
     thickness = [header.thickness for header in headers]
-    if spaces := spaces_between(positions, thickness).keys() - gaps.keys():
+    if spaces := spaces_between(positions, thickness) - gaps.keys():
         first, widest = headers[min(spaces)], max(steps[i] for i in spaces)
         detail = f"{len(spaces)} steps of up to {widest:.2f} mm between slices {first.thickness:g} mm thick"
-        entries.append(slice_entry(first, Code.GAP, f"{detail}: what lies between is not seen"))
+        entries.append(slice_entry(first, Code.GAP, f"{detail}: the anatomy between them is not seen"))
     return entries
 
 
@@ -171,10 +167,8 @@ def _flips(header: SliceHeader) -> str:
     if tilt_degrees(header) > AXIAL_DEGREES:
         return ""
     flips = []
-    for name, usual, direction in (
-        ("rows", 0, header.orientation[:3]),
-        ("columns", 1, header.orientation[3:]),
-    ):
+    for name, usual in (("rows", 0), ("columns", 1)):
+        direction = header.orientation[3 * usual :][:3]
         axis = int(np.argmax(np.abs(direction)))
         if axis != usual or direction[axis] < 0:
             flips.append(f"{name} run from {_COURSES[axis][int(direction[axis] < 0)]}")
@@ -216,6 +210,4 @@ def _repeated_sops(headers: Sequence[SliceHeader]) -> str:
     """Number of slices with a repeated SOP Instance UID in words; '' if there are none."""
     sops = Counter((header.sop_uid, header.frame) for header in headers)
     n_repeated = sum(n for n in sops.values() if n > 1)
-    return (
-        f"{n_repeated} slices share a SOP Instance UID with another at another position" if n_repeated else ""
-    )
+    return f"{n_repeated} slices share a SOP Instance UID at different positions" if n_repeated else ""

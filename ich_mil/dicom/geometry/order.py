@@ -14,12 +14,17 @@ from statistics import median
 
 import numpy as np
 
-from ich_mil.dicom.files.header import SliceHeader
-from ich_mil.dicom.files.slice_name import slice_entry, slice_name
+from ich_mil.dicom.files.header import SliceHeader, slice_entry, slice_name
 from ich_mil.dicom.geometry.irregularities import irregularities, unseen_entries
-from ich_mil.dicom.geometry.planes import SAME_POSITION_MM, heights_along, same_spacing, tilt_degrees
-from ich_mil.dicom.geometry.spacing import steps_of
-from ich_mil.dicom.geometry.tilts import mean_normal, slabs_of
+from ich_mil.dicom.geometry.planes import (
+    SAME_POSITION_MM,
+    heights_along,
+    mean_normal,
+    same_spacing,
+    slabs_of,
+    steps_of,
+    tilt_degrees,
+)
 from ich_mil.ledger import Code, LedgerEntry
 
 LEFT_OUT = {Code.DUPLICATE, Code.OTHER_SHAPE, Code.OTHER_ORIENTATION}
@@ -31,7 +36,6 @@ class Series:
     """One ordered series.
 
     Attributes:
-        study_uid: StudyInstanceUID.
         series_uid: SeriesInstanceUID; for a joined scan the first in sort order (headers keep their own).
         description: SeriesDescription of the first slice.
         headers: n slices with the same shape and pixel spacing, lowest position first, with one orientation
@@ -62,14 +66,7 @@ class Series:
 
 
 def order_slices(members: Sequence[SliceHeader]) -> Series:
-    """Order the slices of one series.
-
-    Args:
-        members: slices of one series in any order, at least one.
-
-    Returns:
-        The series, with ledger entries for left-out slices and irregularities.
-    """
+    """Order the slices of one series, at least one, with ledger entries for exclusions and irregularities."""
     members = sorted(members, key=_file_order)
     kept, repeated = _each_once(members)
     kept, of_other_shape = _of_one_shape(kept)
@@ -97,15 +94,8 @@ def order_slices(members: Sequence[SliceHeader]) -> Series:
     left_out = tuple(header for header in members if id(header) not in taken)
     entries += unseen_entries(left_out, ordered, positions)
     entries += irregularities(uid, ordered, positions, tilts)
-    return Series(
-        study_uid=members[0].study_uid,
-        series_uid=uid,
-        description=ordered[0].description,
-        headers=tuple(ordered),
-        positions=tuple(positions),
-        entries=tuple(entries),
-        left_out=left_out,
-    )
+    study, description = members[0].study_uid, ordered[0].description
+    return Series(study, uid, description, tuple(ordered), tuple(positions), tuple(entries), left_out)
 
 
 _Placed = tuple[float, SliceHeader]
@@ -132,15 +122,13 @@ def _of_one_shape(headers: Sequence[SliceHeader]) -> tuple[list[SliceHeader], li
     """Keep the slices with the most frequent number of rows and columns; entries for the others."""
     shapes = Counter((header.rows, header.columns) for header in headers)
     shape, n_shape = shapes.most_common(1)[0]
-    kept, refused = [], []
-    for header in headers:
-        if (header.rows, header.columns) == shape:
-            kept.append(header)
-        else:
-            here, there = f"{header.rows} x {header.columns}", f"{shape[0]} x {shape[1]}"
-            detail = f"{here} pixels; {n_shape} slices of the series have {there}"
-            refused.append(slice_entry(header, Code.OTHER_SHAPE, detail))
-    return kept, refused
+    kept = [header for header in headers if (header.rows, header.columns) == shape]
+    usual = f"{n_shape} slices of the series have {shape[0]} x {shape[1]}"
+    return kept, [
+        slice_entry(header, Code.OTHER_SHAPE, f"{header.rows} x {header.columns} pixels; {usual}")
+        for header in headers
+        if (header.rows, header.columns) != shape
+    ]
 
 
 def _of_one_spacing(headers: Sequence[SliceHeader]) -> tuple[list[SliceHeader], list[LedgerEntry]]:

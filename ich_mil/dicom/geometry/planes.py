@@ -1,19 +1,24 @@
-"""Geometry of slice planes: normals, angles, tilts, heights, picture centres and patient sides.
+"""Geometry of slice planes: normals, gantry tilts, heights, steps and gaps, and patient sides.
 
-In: `SliceHeader`s or their orientations. Out: vectors in patient coordinates and lengths [mm], angles
-[degrees], and the letters of patient directions.
+In: `SliceHeader`s, their orientations, or their positions along an axis. Out: vectors in patient coordinates,
+lengths [mm], angles [degrees], groups of slices by gantry tilt, steps with missing slices, and the letters of
+patient directions.
 
 Source: DICOM PS3.3 C.7.6.2.1.1 (position and orientation: the normal is row x column, patient axes are LPS),
 C.7.6.1.1.1 (Patient Orientation: letters of directions).
+Legend: `n` slices of a series in order; steps are the n - 1 distances between neighbours, mm.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import median
 from typing import NamedTuple
 
 import numpy as np
 
-from ich_mil.dicom.files.header import SliceHeader
+from ich_mil.dicom.files.header import SliceHeader, slice_entry
+from ich_mil.ledger import Code, LedgerEntry
 
 # Tolerance for equal positions: scanners write at least 0.01 mm.
 SAME_POSITION_MM = 0.01
@@ -29,6 +34,20 @@ AXIAL_DEGREES = 45.0
 # Minimum in-plane shift of the picture centre that means another field of view: couch motion and rounding
 # shift it by less than 1 mm.
 CENTRE_MOVES_MM = 5.0
+# A scan may have two gantry tilts, for skull base and cerebrum. A gantry tilts by at most 30 degrees, both
+# times in the same direction. The planes converge, so the slabs may overlap, by at most half of a slab.
+TILTS_APART_DEGREES = 35.0
+TILT_SLICES = 3
+TILT_OVERLAP = 0.5
+# Absolute and relative tolerance for equal steps, added: rounding (0.6, 0.7 for 0.625 mm) and one tenth.
+STEP_TOLERANCE_MM = 0.1
+STEP_TOLERANCE = 0.1
+# Minimum number of equal steps that form a slab rather than an irregularity.
+SLAB_STEPS = 3
+# A step longer than the adjacent regular step by this factor lacks at least one slice.
+GAP_FACTOR = 1.5
+# Slices abut if their step is at most the thickness times this factor: a thicker slab, not a gap.
+ABUTTING_FACTOR = 1.2
 # Letters of the directions +x, -x (left, right); +y, -y (posterior, anterior); +z, -z (head, feet).
 _LETTERS = (("L", "R"), ("P", "A"), ("H", "F"))
 
@@ -71,8 +90,17 @@ def _letters(direction: Sequence[float]) -> tuple[str, str]:
 
 def normal_of(header: SliceHeader) -> np.ndarray:
     """Unit normal of the slice (3,), signed to point along its nearest patient axis."""
-    normal = unit(np.cross(header.orientation[:3], header.orientation[3:]))
+    normal = _unit(np.cross(header.orientation[:3], header.orientation[3:]))
     return normal if normal[np.argmax(np.abs(normal))] > 0 else -normal
+
+
+def mean_normal(slabs: Sequence[Sequence[SliceHeader]]) -> np.ndarray:
+    """Mean unit normal (3,) of slices with several orientations, weighted by their number."""
+    return _unit(np.sum([len(slab) * normal_of(slab[0]) for slab in slabs], axis=0))
+
+
+def _unit(vector: np.ndarray) -> np.ndarray:
+    return vector / np.linalg.norm(vector)
 
 
 def turned_by(a: SliceHeader, b: SliceHeader) -> float:
@@ -99,20 +127,23 @@ def heights_along(slab: Sequence[SliceHeader], axis: np.ndarray) -> list[float]:
     return [height_of(header, axis) + to_centre for header in slab]
 
 
+def _to_centre(header: SliceHeader) -> np.ndarray:
+    """Vector from the first pixel of a slice to its picture centre (3,), mm."""
+    across = np.multiply(header.orientation[:3], header.spacing[1] * (header.columns - 1) / 2)
+    down = np.multiply(header.orientation[3:], header.spacing[0] * (header.rows - 1) / 2)
+    return across + down
+
+
 def same_spacing(a: Sequence[float], b: Sequence[float]) -> bool:
     """Whether two pixel spacings (mm) are equal up to rounding."""
     return all(math.isclose(one, other, rel_tol=SAME_SPACING) for one, other in zip(a, b, strict=True))
 
 
 def centre_moves(headers: Sequence[SliceHeader], positions: Sequence[float]) -> dict[int, float]:
-    """In-plane shifts of the picture centre between neighbouring slices.
+    """In-plane shifts of the picture centre between neighbouring slices at n heights `positions`.
 
     With a tilted gantry the centre drifts in the plane by a constant amount per mm of height. The median
     drift is subtracted.
-
-    Args:
-        headers: n slices in order.
-        positions: n heights along the normal, mm, strictly increasing.
 
     Returns:
         Index of the slice before a shift -> its size, mm, for shifts above `CENTRE_MOVES_MM`; empty for fewer
@@ -129,13 +160,120 @@ def centre_moves(headers: Sequence[SliceHeader], positions: Sequence[float]) -> 
     return {int(i): float(moves[i]) for i in np.flatnonzero(moves > CENTRE_MOVES_MM)}
 
 
-def _to_centre(header: SliceHeader) -> np.ndarray:
-    """Vector from the first pixel of a slice to its picture centre (3,), mm."""
-    across = np.multiply(header.orientation[:3], header.spacing[1] * (header.columns - 1) / 2)
-    down = np.multiply(header.orientation[3:], header.spacing[0] * (header.rows - 1) / 2)
-    return across + down
+def by_orientation(headers: Sequence[SliceHeader]) -> list[list[SliceHeader]]:
+    """Group slices by orientation."""
+    clusters: list[list[SliceHeader]] = []
+    for header in headers:
+        same = (one for one in clusters if turned_by(header, one[0]) <= SAME_ORIENTATION_DEGREES)
+        if (cluster := next(same, None)) is None:
+            clusters.append(cluster := [])
+        cluster.append(header)
+    return clusters
 
 
-def unit(vector: np.ndarray) -> np.ndarray:
-    """Normalize a vector to unit length."""
-    return vector / np.linalg.norm(vector)
+def slabs_of(headers: Sequence[SliceHeader]) -> tuple[list[list[SliceHeader]], list[LedgerEntry]]:
+    """Group slices by gantry tilt, largest group first; ledger entries for all other orientations."""
+    slabs: list[list[SliceHeader]] = []
+    refused = []
+    for cluster in sorted(by_orientation(headers), key=len, reverse=True):
+        if all(_is_other_tilt(cluster, slab) for slab in slabs):
+            slabs.append(cluster)
+            continue
+        for header in cluster:
+            angle = turned_by(header, slabs[0][0])
+            detail = f"turned by {angle:.1f} degrees against {len(slabs[0])} slices of the series"
+            refused.append(slice_entry(header, Code.OTHER_ORIENTATION, detail))
+    return slabs, refused
+
+
+def _is_other_tilt(cluster: Sequence[SliceHeader], slab: Sequence[SliceHeader]) -> bool:
+    """Whether `cluster` continues `slab` with another gantry tilt, a rotation about the row direction."""
+    a, b = cluster[0], slab[0]
+    same_row = math.cos(math.radians(SAME_ORIENTATION_DEGREES))
+    if np.dot(a.orientation[:3], b.orientation[:3]) < same_row or min(len(cluster), len(slab)) < TILT_SLICES:
+        return False
+    axis = _unit(normal_of(a) + normal_of(b))
+    spans = [
+        (min(heights), max(heights)) for heights in (heights_along(one, axis) for one in (cluster, slab))
+    ]
+    overlap = min(top for _, top in spans) - max(bottom for bottom, _ in spans)
+    shorter = min(top - bottom for bottom, top in spans)
+    return turned_by(a, b) <= TILTS_APART_DEGREES and overlap <= TILT_OVERLAP * shorter
+
+
+def steps_of(positions: Sequence[float]) -> list[float]:
+    """Steps (n - 1) between n ordered positions, mm."""
+    return [b - a for a, b in pairwise(positions)]
+
+
+def alike(a: float, b: float) -> bool:
+    """Whether two steps (mm) are equal within tolerance."""
+    return abs(a - b) <= STEP_TOLERANCE_MM + STEP_TOLERANCE * min(a, b)
+
+
+def runs_of(steps: Sequence[float], *, skip: Iterable[int] = ()) -> list[tuple[float, list[int]]]:
+    """Runs of equal consecutive steps, ignoring the indices in `skip`: (median step in mm, indices)."""
+    left_out = set(skip)
+    runs: list[list[int]] = []
+    for i, step in enumerate(steps):
+        if i in left_out:
+            continue
+        if runs and alike(step, median(steps[j] for j in runs[-1])):
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    return [(median(steps[i] for i in run), run) for run in runs]
+
+
+def find_gaps(positions: Sequence[float], thickness: Sequence[float | None]) -> dict[int, float]:
+    """Find steps with at least one missing slice.
+
+    Three or more equal steps form a slab and are regular. Any other step is compared with the slab that it
+    interrupts, if at least one equal step follows on its other side. Otherwise it is compared with the larger
+    of the two adjacent slabs, or with the median step if there are no slabs. A step is not a gap if the
+    slices are thick enough to abut.
+
+    Args:
+        positions: n positions in order, mm.
+        thickness: thickness of the n slices, mm; None if unknown.
+
+    Returns:
+        Index of the slice before each gap -> the regular step there, mm.
+    """
+    steps = steps_of(positions)
+    runs = runs_of(steps)
+    gaps: dict[int, float] = {}
+    for place, (_, run) in enumerate(runs):
+        if len(run) >= SLAB_STEPS:
+            continue
+        below, above = runs[:place], runs[place + 1 :]
+        before = [length for length, slab in below if len(slab) >= SLAB_STEPS][-1:]
+        after = [length for length, slab in above if len(slab) >= SLAB_STEPS][:1]
+        inside = [one for one in before if any(alike(one, length) for length, _ in above[:1])]
+        inside += [one for one in after if any(alike(one, length) for length, _ in below[-1:])]
+        regular = max(inside or before + after, default=median(steps))
+        for i in run:
+            mean = _mean_thickness(thickness, i)
+            meets = mean is not None and steps[i] <= ABUTTING_FACTOR * mean
+            if steps[i] > GAP_FACTOR * regular and not meets:
+                gaps[i] = regular
+    return gaps
+
+
+def spaces_between(positions: Sequence[float], thickness: Sequence[float | None]) -> set[int]:
+    """Indices of steps much longer than the slice thickness, regular or not, as if slices were missing.
+
+    `thickness` of the n slices is in mm, None if unknown; steps beside it are omitted.
+    """
+    spaces = set()
+    for i, step in enumerate(steps_of(positions)):
+        mean = _mean_thickness(thickness, i)
+        if mean is not None and step > GAP_FACTOR * mean:
+            spaces.add(i)
+    return spaces
+
+
+def _mean_thickness(thickness: Sequence[float | None], i: int) -> float | None:
+    """Mean thickness of slices i and i + 1, mm; None if either is unknown."""
+    here, after = thickness[i], thickness[i + 1]
+    return None if here is None or after is None else (here + after) / 2

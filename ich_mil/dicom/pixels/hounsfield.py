@@ -5,18 +5,22 @@ In: the stored values of one slice and its rescale, bit depth and padding attrib
 never on a file name. Together they yield one table from stored value to HU, in which the pixels are looked up
 (`ich_mil.dicom.pixels.stored_values`). Handled faults:
 
-* padding outside the field of view: set to air (`ich_mil.dicom.pixels.padding`)
-* bits above BitsStored: cleared or sign-extended (`_use_stored_bits`), or refused if they hold the image
-  (`_check_bits`)
-* 12-bit unsigned values that are two's complement HU: unwrapped (`_is_wrapped`)
-* intercept of about 0: values are used as HU if the slice shows air, otherwise refused (`has_air`)
-* HU outside the CT scale: clipped
+* Padding outside the field of view is set to air (`ich_mil.dicom.pixels.padding`).
+* Wrapped 12-bit values. In some RSNA 2019 files HU below 0 are stored as HU + 4096, unsigned, with an
+  intercept of about 0. Then HU = (stored + 1000) mod 4096 - 1000, the published repair. It applies only to
+  unsigned values, exactly 12 stored bits and a slope of 1, if at least 1 % of the values are 3096 or more:
+  this is the wrapped air, and fewer such values are metal.
+* Intercept of about 0 without that repair: the stored values themselves should be HU. Every CT slice shows
+  air, so they are accepted if some pixel is air and refused otherwise.
+* Bits above BitsStored are cleared or sign-extended: an overlay. They are refused if they hold the image (12
+  bits written to the upper end of 16), because removal would leave noise: more than 5 % of the pixels that
+  are not padding use them, or the lowest bits, which such an image leaves empty, are empty in every pixel.
+  Negative numbers without sign extension do not count.
+* HU outside the CT scale are clipped.
 
 Source: DICOM PS3.3 C.8.2.1 and C.11.1 (rescale), PS3.5 8.1.1 (unused bits).
 Legend: `H, W` pixels, `V` values from the lowest to the highest stored value.
 """
-
-import math
 
 import numpy as np
 
@@ -64,25 +68,11 @@ def to_hu(
     signed: bool,
     padding: tuple[int, int] | None,
 ) -> tuple[np.ndarray, tuple[tuple[Code, str], ...]]:
-    """Convert the stored values of one slice to HU = slope * stored + intercept, with repairs.
-
-    **Wrapped 12-bit values.** The intercept is wrong in some RSNA 2019 files: values are unsigned 12 bit, the
-    intercept is about 0, and HU below 0 are stored as HU + 4096. Then HU = (stored + 1000) mod 4096 - 1000,
-    the published repair (add 1000, wrap at 4096, intercept -1000). It applies only to unsigned values
-    (signed values can hold negative HU), exactly 12 stored bits and a slope of 1. At least 1 % of the values
-    must be 3096 or more: this is the wrapped air, and fewer such values are metal.
-
-    **Intercept of about 0.** Without that repair, the stored values themselves should be HU. Every CT slice
-    shows air, so they are accepted if some pixel is air and refused otherwise.
-
-    **Bits above BitsStored.** They are treated as an overlay and removed. They are refused if they hold the
-    image (12 bits written to the upper end of 16), because removal would leave noise. The criterion is that
-    more than 5 % of the pixels that are not padding use them, or that the lowest bits, which such an image
-    leaves empty, are empty in every pixel. Negative numbers without sign extension do not count.
+    """Convert the stored values of one slice to HU = slope * stored + intercept, with the repairs above.
 
     Args:
         stored: (H, W) decoded integers of 8 or 16 bits, with unused high bits as in the file.
-        slope: RescaleSlope (0028,1053), HU per stored unit.
+        slope: RescaleSlope (0028,1053), HU per stored unit, not 0.
         intercept: RescaleIntercept (0028,1052), HU.
         bits_stored: BitsStored (0028,0101), 1 to 16.
         signed: True if PixelRepresentation (0028,0103) is 1.
@@ -97,10 +87,7 @@ def to_hu(
         NoHounsfieldError: all pixels are equal before or after the repairs (`flat`), the intercept is about
             0 and no pixel is air (`no-hu-scale`), or the bits above BitsStored hold the image
             (`no-hu-scale`).
-        ValueError: `stored` is empty, not two-dimensional or not of 8 or 16 bits, bits_stored is not 1 to 16,
-            slope or intercept is not a finite number, the slope is 0, or the padding range is reversed.
     """
-    _check(stored, slope=slope, intercept=intercept, bits_stored=bits_stored, padding=padding)
     pixels = StoredValues(stored)
     if pixels.values.size == 1:
         raise NoHounsfieldError(f"all pixels have the stored value {pixels.values[0]}", code=Code.FLAT)
@@ -120,23 +107,20 @@ def to_hu(
 
     _check_bits(pixels, changed, outside, bits_stored=bits_stored, signed=signed)
     if n_bits_changed := pixels.count_where(changed):
-        detail = f"{n_bits_changed} values used bits above the {bits_stored} stored ones"
-        notes.append((Code.UNUSED_BITS, detail))
+        notes.append((Code.UNUSED_BITS, f"{n_bits_changed} values used bits above BitsStored {bits_stored}"))
         hu_of_value = _rescale(used, slope=slope, intercept=intercept, wrapped=wrapped)
 
     if wrapped:
         n_wrapped = pixels.count_where((used >= WRAP_FROM) & ~outside)
-        detail = (
-            f"intercept {intercept:g} with 12-bit unsigned values: {n_wrapped} of {stored.size} values from "
-            f"{WRAP_FROM} up lowered by {WRAP_BY}"
-        )
+        lowered = f"{n_wrapped} of {stored.size} values from {WRAP_FROM} up lowered by {WRAP_BY}"
+        detail = f"intercept {intercept:g} with 12-bit unsigned values: {lowered}"
         notes.append((Code.INTERCEPT_12_BIT, detail))
 
     hu_of_value[outside] = AIR
     below, above = pixels.count_where(hu_of_value < HU_MIN), pixels.count_where(hu_of_value > HU_MAX)
     if below or above:
-        detail = f"{below} pixels raised to {HU_MIN} HU, {above} lowered to {HU_MAX} HU"
-        notes.append((Code.HU_CLIPPED, detail))
+        clipped = f"{below} pixels raised to {HU_MIN} HU, {above} lowered to {HU_MAX} HU"
+        notes.append((Code.HU_CLIPPED, clipped))
     table = hu_of_value.clip(HU_MIN, HU_MAX).astype(np.int16)  # (V,)
     hu = pixels.look_up(table)  # (H, W)
     if rim is not None:
@@ -144,42 +128,22 @@ def to_hu(
 
     # The first and the last value of the table occur in the slice.
     if (rim is not None or table[0] == table[-1]) and hu.min() == hu.max():
-        detail = f"all pixels are {hu[0, 0]} HU once padding and range are set right"
-        raise NoHounsfieldError(detail, code=Code.FLAT)
+        raise NoHounsfieldError(f"all pixels are {hu[0, 0]} HU after the repairs", code=Code.FLAT)
     if intercept > INTERCEPT_OF_HU:
         if not has_air(hu):
-            detail = (
-                f"intercept is {intercept:g} but no pixel is air (-1024 to -500 HU): its values are not HU"
-            )
+            detail = f"intercept is {intercept:g} but no pixel is air (-1024 to -500 HU): values are not HU"
             raise NoHounsfieldError(detail, code=Code.NO_HU_SCALE)
         if signed:
-            detail = f"intercept {intercept:g} with signed values that hold air: used as they stand"
-            notes.append((Code.ALREADY_HU, detail))
+            notes.append(
+                (Code.ALREADY_HU, f"intercept {intercept:g} with signed values that hold air: unchanged")
+            )
     return hu, tuple(notes)
-
-
-def _check(
-    stored: np.ndarray, *, slope: float, intercept: float, bits_stored: int, padding: tuple[int, int] | None
-) -> None:
-    """Check the arguments of `to_hu`."""
-    if stored.ndim != 2 or stored.size == 0:
-        raise ValueError(f"stored values must be a non-empty (H, W) array; got shape {stored.shape}")
-    if stored.dtype.kind not in "iu" or stored.dtype.itemsize > 2:
-        raise ValueError(f"stored values must be integers of 8 or 16 bits; got {stored.dtype}")
-    if not 1 <= bits_stored <= 16:
-        raise ValueError(f"BitsStored must be 1 to 16; got {bits_stored}")
-    if not (math.isfinite(slope) and math.isfinite(intercept)) or slope == 0:
-        raise ValueError(
-            f"RescaleSlope must be finite and not 0, RescaleIntercept finite; got {slope}, {intercept}"
-        )
-    if padding is not None and padding[0] > padding[1]:
-        raise ValueError(f"padding must be (lowest, highest); got {padding}")
 
 
 def _is_wrapped(
     pixels: StoredValues, *, slope: float, intercept: float, bits_stored: int, signed: bool
 ) -> bool:
-    """Whether 12-bit unsigned values are HU in two's complement (rule in `to_hu`)."""
+    """Whether 12-bit unsigned values are HU in two's complement."""
     if signed or bits_stored != 12 or slope != 1 or intercept <= INTERCEPT_OF_HU:
         return False
     high = pixels.places_of(WRAP_FROM, WRAP_BY - 1)
@@ -208,7 +172,7 @@ def _use_stored_bits(values: np.ndarray, *, bits_stored: int, signed: bool) -> n
 def _check_bits(
     pixels: StoredValues, changed: np.ndarray, outside: np.ndarray, *, bits_stored: int, signed: bool
 ) -> None:
-    """Raise an error if the bits above BitsStored hold the image (rule in `to_hu`)."""
+    """Raise an error if the bits above BitsStored hold the image."""
     if signed:  # exclude negative numbers without sign extension
         changed = changed & ((pixels.values < 0) | (pixels.values >= 1 << bits_stored))
     n_changed = pixels.count_where(changed)
@@ -217,5 +181,5 @@ def _check_bits(
     n = pixels.count(0, pixels.values.size) - pixels.count_where(outside)
     empty = (1 << (8 * pixels.stored.itemsize - bits_stored)) - 1  # mask of the lowest bits
     if n_changed > OVERLAY_FRACTION * n or not int(np.bitwise_or.reduce(pixels.stored, axis=None)) & empty:
-        detail = f"{n_changed} of {n} values use bits above the {bits_stored} stored ones"
+        detail = f"{n_changed} of {n} values use bits above BitsStored {bits_stored}"
         raise NoHounsfieldError(detail, code=Code.NO_HU_SCALE)

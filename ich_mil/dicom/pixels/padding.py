@@ -29,25 +29,19 @@ PADDING_UNSIGNED = 63536
 def outside_values(
     pixels: StoredValues, hu: np.ndarray, padding: tuple[int, int] | None, *, bits_stored: int, signed: bool
 ) -> tuple[np.ndarray, list[tuple[Code, str]]]:
-    """Stored values that mean outside the field of view.
-
-    Args:
-        pixels: stored values of the slice.
-        hu: (V,) HU of each value after rescale.
-        padding: padding range as in `to_hu`.
-        bits_stored: BitsStored (0028,0101).
-        signed: True if PixelRepresentation (0028,0103) is 1.
+    """Stored values that mean outside the field of view; `hu` (V,) is the HU of each value after rescale.
 
     Returns:
         (V,) bool mask of these values, and a (code, detail) pair for each range.
     """
     outside = np.zeros(hu.shape, dtype=bool)  # (V,)
     notes: list[tuple[Code, str]] = []
-    for first, last, source in _padding_ranges(
-        pixels.stored, padding, bits_stored=bits_stored, signed=signed
-    ):
+    ranges = _padding_ranges(pixels.stored, padding, bits_stored=bits_stored, signed=signed)
+    for first, last, source in ranges:
         inside = pixels.places_of(first, last)
-        if outside[inside].any() or not _is_background(hu[inside]):
+        # Padding stored as air needs no repair; in the range of tissue it looks like tissue.
+        in_range = (hu[inside] >= AIR) & (hu[inside] <= BACKGROUND_MAX)
+        if outside[inside].any() or in_range.any():
             continue
         if count := pixels.count(inside.start, inside.stop):
             outside[inside] = True
@@ -90,13 +84,8 @@ def declared_rim(
 
     An example is PixelPaddingValue 0 with values that are HU: a rim of water. A declared padding value in
     all four corners is padding whatever its HU, but only in regions connected to a corner. Inside the head
-    the same value is tissue, because a scanner that pads with it does not reserve it.
-
-    Args:
-        pixels: stored values of the slice.
-        hu: (V,) HU of each value after rescale.
-        padding: padding range as in `to_hu`.
-        known: (V,) bool mask of values already handled by another rule.
+    the same value is tissue, because a scanner that pads with it does not reserve it. `known` (V,) are values
+    already handled by another rule.
 
     Returns:
         (H, W) bool mask of the rim, or None without a rim.
@@ -109,12 +98,3 @@ def declared_rim(
         return None
     areas, _ = label(pixels.stored == corner)
     return np.isin(areas, areas[[0, 0, -1, -1], [0, -1, 0, -1]])
-
-
-def _is_background(hu: np.ndarray) -> bool:
-    """Whether none of the candidate padding values is in the HU range of air, patient or table.
-
-    Padding stored as air needs no repair. Padding in or across the tissue range cannot be distinguished from
-    tissue.
-    """
-    return not ((hu >= AIR) & (hu <= BACKGROUND_MAX)).any()

@@ -8,6 +8,7 @@ Legend: `H, W` pixels.
 """
 
 import io
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,11 @@ from pydicom.encaps import get_frame
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian
 
 from ich_mil.dicom.files.codec import CodecError, NoDecoderError, decode
-from ich_mil.dicom.files.elements import NATIVE, inflate
+from ich_mil.dicom.files.elements import NATIVE, check_regular, inflate
 from ich_mil.dicom.files.header import SliceHeader
 from ich_mil.dicom.files.refusal import refusal, refusal_of
-from ich_mil.dicom.pixels.grey_levels import grey_notes
 from ich_mil.dicom.pixels.hounsfield import NoHounsfieldError, to_hu
-from ich_mil.dicom.pixels.noise import noise_rows
+from ich_mil.dicom.pixels.quality import grey_notes, noise_rows
 from ich_mil.ledger import Code
 
 # Trailing rows of zeros indicate a failed copy if they are at least `ZERO_FRACTION` of all rows and the data
@@ -29,19 +29,17 @@ from ich_mil.ledger import Code
 ZERO_FRACTION = 1 / 16
 FULL_ROW = 1 / 2
 
+_inflated = threading.local()
+"""Frames of the deflated file that each thread read last."""
+
 
 def read_slice(
     header: SliceHeader, *, root: Path = Path()
 ) -> tuple[np.ndarray, tuple[tuple[Code, str], ...]]:
-    """Read the HU of one CT slice.
-
-    Args:
-        header: header of the slice.
-        root: folder for relative paths in the header.
+    """Read the HU of one CT slice; relative paths in the header are below `root`.
 
     Returns:
-        int16 HU (H, W) within -1024..3095, and one (code, detail) pair per repair (`hounsfield.to_hu`) and
-        note (`grey.grey_notes`).
+        int16 HU (H, W) within -1024..3095, and one (code, detail) pair per repair and note.
 
     Raises:
         DicomError: the file is refused, with code
@@ -53,6 +51,8 @@ def read_slice(
             `noise` (rows with independent neighbouring pixels).
     """
     path = root / header.path
+    if header.pixels.syntax != DeflatedExplicitVRLittleEndian:
+        vars(_inflated).clear()
     try:
         stored = _stored_values(path, header)  # (H, W)
     except NoDecoderError as error:
@@ -72,10 +72,8 @@ def read_slice(
         )
     except NoHounsfieldError as error:
         raise refusal(path, error.code, str(error)) from error
-    rows = noise_rows(hu)
-    if rows.size:
-        reason = f"{rows.size} rows from {rows[0]} to {rows[-1]} are noise"
-        raise refusal(path, Code.NOISE, reason)
+    if (rows := noise_rows(hu)).size:
+        raise refusal(path, Code.NOISE, f"{rows.size} rows from {rows[0]} to {rows[-1]} are noise")
     return hu, (*notes, *grey_notes(hu, pixels))
 
 
@@ -94,23 +92,16 @@ class _BoundedFile(io.FileIO):
 def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:
     """Stored values (H, W) of one frame, with the bits above BitsStored as in the file."""
     pixels = header.pixels
+    check_regular(path)
     if pixels.syntax not in NATIVE:
         with _BoundedFile(path) as file:
             file.seek(pixels.offset)
-            stream = get_frame(file, header.frame, number_of_frames=pixels.frames)
-        return decode(
-            stream,
-            pixels.syntax,
-            rows=header.rows,
-            columns=header.columns,
-            bits_allocated=pixels.bits_allocated,
-            bits_stored=pixels.bits_stored,
-            signed=pixels.signed,
-        )
+            return decode(get_frame(file, header.frame, number_of_frames=pixels.frames), header)
     n_bytes = header.rows * header.columns * pixels.bits_allocated // 8
     start = pixels.offset + header.frame * n_bytes
     if pixels.syntax == DeflatedExplicitVRLittleEndian:
-        content = np.frombuffer(inflate(path, start, n_bytes), dtype=np.uint8)
+        inflated = _inflated_frames(path, path.stat().st_mtime_ns, pixels.offset, pixels.frames * n_bytes)
+        content = np.frombuffer(inflated[start - pixels.offset :][:n_bytes], dtype=np.uint8)
     else:
         with path.open("rb", buffering=0) as file:
             swapped = _is_swapped(file, header)
@@ -123,14 +114,23 @@ def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:
         if swapped:
             content = content.view(np.uint16).byteswap().view(np.uint8)[start - first :][:n_bytes]
     if len(content) < n_bytes:
-        raise CodecError(f"pixel data are cut off: {len(content)} of {n_bytes} bytes")
+        raise CodecError(f"pixel data are truncated: {len(content)} of {n_bytes} bytes")
     order = ">" if pixels.syntax == ExplicitVRBigEndian else "<"
     kind = f"{order}{'i' if pixels.signed else 'u'}{pixels.bits_allocated // 8}"
     values = content.view(kind).reshape(header.rows, header.columns)
     n_whole = _rows_before_zeros(values)
     if n_whole < header.rows:
-        raise CodecError(f"zeros from row {n_whole} on: a copy that failed")
+        raise CodecError(f"zeros from row {n_whole} on, as after a failed copy: copy it again")
     return values
+
+
+def _inflated_frames(path: Path, modified: int, offset: int, n_bytes: int) -> memoryview:
+    """All frames of a deflated file, kept until the thread reads another: frames are read in any order."""
+    file = (path, modified, offset, n_bytes)
+    if getattr(_inflated, "file", None) != file:
+        _inflated.frames, _inflated.file = inflate(path, offset, n_bytes), file
+    frames: memoryview = _inflated.frames
+    return frames
 
 
 def _is_swapped(file: io.FileIO, header: SliceHeader) -> bool:

@@ -8,7 +8,7 @@ Legend: `H, W` pixels, `V` values from the lowest to the highest stored value.
 
 import numpy as np
 
-# Number of pixels per lookup block.
+# Number of pixels per lookup block, which stays in the cache.
 PIXELS_AT_ONCE = 1 << 15
 
 
@@ -17,11 +17,8 @@ class StoredValues:
 
     Counting takes a pass over the slice and is done on demand, because most rules need only the value range.
 
-    Args:
-        stored: (H, W) integers of 8 or 16 bits.
-
     Attributes:
-        stored: (H, W) the stored values.
+        stored: (H, W) integers of 8 or 16 bits.
         values: (V,) all integers from the lowest to the highest stored value; both ends occur.
     """
 
@@ -45,10 +42,9 @@ class StoredValues:
         """Number of pixels with a value in values[start:stop]."""
         if start >= stop:
             return 0
-        for place in (start, stop):
-            if place not in self._n_below:
-                below = self.stored < self.stored.dtype.type(self.values[place])
-                self._n_below[place] = int(np.count_nonzero(below))
+        for place in {start, stop} - self._n_below.keys():
+            below = self.stored < self.stored.dtype.type(self.values[place])
+            self._n_below[place] = int(np.count_nonzero(below))
         place, n = self._left_out
         return self._n_below[stop] - self._n_below[start] - (n if start <= place < stop else 0)
 
@@ -72,16 +68,16 @@ class StoredValues:
         rise = int(np.argmax(table != table[0]))  # first index above the lower limit
         shift = int(table[rise]) - int(self.values[rise])
         low, high = int(table[0]) - shift, int(table[-1]) - shift
-        if np.array_equal(table, self.values.clip(low, high) + shift):
-            limits = np.iinfo(self.stored.dtype)
-            hu = self.stored.clip(max(low, limits.min), min(high, limits.max))
-            hu = hu.astype(np.int16, order="C", copy=False)  # wraps modulo 2^16, like the sum
-            hu += np.array(shift).astype(np.int16)
-            return hu
-        return self._take(table)
+        if not np.array_equal(table, self.values.clip(low, high) + shift):
+            return self._take(table)
+        limits = np.iinfo(self.stored.dtype)
+        hu = self.stored.clip(max(low, limits.min), min(high, limits.max))
+        hu = hu.astype(np.int16, order="C", copy=False)  # wraps modulo 2^16, like the sum
+        hu += np.array(shift).astype(np.int16)
+        return hu
 
     def _take(self, table: np.ndarray) -> np.ndarray:
-        """Look up table[value - lowest] for each pixel, a few rows at a time to stay in the cache."""
+        """Look up table[value - lowest] for each pixel, a few rows at a time."""
         taken = np.empty(self.stored.shape, dtype=table.dtype)
         rows = max(1, PIXELS_AT_ONCE // self.stored.shape[1])
         for first in range(0, len(taken), rows):

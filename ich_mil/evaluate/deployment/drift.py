@@ -1,23 +1,18 @@
 """Drift alarm: permutation tests of a batch of scans against reference scans, without labels.
 
-In: a summary of the slice features of each scan and its score, for reference scans and for a batch of new
-scans. Out: p-values, whether the alarm is raised, and the columns that changed most.
-
 Features are compared by the energy distance (Székely & Rizzo 2013) between their whitened principal
 components, scores by the Kolmogorov-Smirnov distance. Whitening is needed because network features are
-correlated: a new site shows in directions of low variance, while single columns hardly change. Patients are
-permuted between reference and batch; the p-value is the fraction of permutations with at least the observed
-distance. It is exact if both samples come from one population, whatever the distribution of the features.
-The alarm is raised if either p-value is at most half the nominal rate (Bonferroni). The false alarm rate is
-therefore at most the nominal rate, on average over references and batches. Batches that share one reference
-are not independent, and a hundred batches are a hundred tests.
+correlated: a new site shows in directions of low variance. Patients are permuted between reference and batch;
+the p-value is the fraction of permutations with at least the observed distance, exact if both samples come
+from one population. The alarm is raised if either p-value is at most half the nominal rate (Bonferroni), so
+the false alarm rate is at most the nominal rate, on average over references and batches.
 
-Limits. An alarm shows that the input changed, not that the model performs worse. Scores also depend on the
-prevalence, so a ward with more hemorrhages raises the alarm. The reference must be scans that neither the
-network nor the head was fitted to (validation scans or held-out folds). On its own training scans a model is
-overconfident, so every new scan would raise the alarm.
+An alarm shows that the input changed, not that the model performs worse; scores also depend on the
+prevalence. The reference must be scans that neither the network nor the head was fitted to: on its own
+training scans a model is overconfident, so every new scan would raise the alarm.
 
-Shapes: B reference scans, n scans of the batch, N slices, D features, C columns, R permutations.
+Shapes: B reference scans, n scans of the batch, T = B + n, N slices, D features, C columns, K components,
+R permutations, the first of which is the observed assignment.
 """
 
 from collections.abc import Sequence
@@ -26,16 +21,16 @@ from math import comb
 from typing import Self
 
 import numpy as np
+from scipy.spatial.distance import cdist
 
 from ich_mil.errors import DataError
-from ich_mil.evaluate.deployment.two_samples import chance, column_distances, energy_distances, whitened
 from ich_mil.evaluate.metrics import patient_keys
 
-DEALS = 999
+PERMUTATIONS = 999
 """Number of random permutations of the patients behind a p-value."""
 
 LEAST_BATCH = 10
-"""Minimum number of scans: with fewer, only very large changes would be detected."""
+"""Minimum number of scans: fewer detect only very large changes."""
 
 MOST_SCANS = 2000
 """Larger samples are reduced to about this size, by random whole patients: memory grows quadratically."""
@@ -45,6 +40,54 @@ NAMED = 5
 
 SCORE = "score"
 
+SCANS_PER_COMPONENT = 10
+"""Minimum of scans per component: with as many components as scans, all scans are equally distant."""
+
+LEAST_SPREAD = 1e-4
+"""Components below this fraction of the largest singular value are rounding noise and are left out."""
+
+
+def column_distances(table: np.ndarray, batch: np.ndarray) -> np.ndarray:
+    """Kolmogorov-Smirnov distance (C, R) of each column (T, C); `batch` (T, R) is the second sample."""
+    n = batch.sum(axis=0)  # (R,)
+    step = np.where(batch, 1 / n, -1 / (len(batch) - n))  # (T, R) steps of the difference of the two ECDFs
+    found = np.empty((table.shape[1], batch.shape[1]))
+    for c, column in enumerate(table.T):
+        order = np.argsort(column, kind="stable")
+        ends = np.flatnonzero(np.diff(column[order], append=np.inf))  # last row of each tie group
+        found[c] = np.abs(step[order].cumsum(axis=0)[ends]).max(axis=0)
+    return found
+
+
+def whitened(table: np.ndarray) -> np.ndarray:
+    """Principal components (T, K), each of variance 1, of the standardised columns (T, C).
+
+    Constant columns are left out; if all columns are constant, K is 0.
+    """
+    varied = table[:, np.ptp(table, axis=0) > 0]
+    u, s, _ = np.linalg.svd((varied - varied.mean(axis=0)) / varied.std(axis=0), full_matrices=False)
+    if len(s) == 0:
+        return np.zeros((len(table), 0))
+    kept = (s > LEAST_SPREAD * s[0]) & (np.arange(len(s)) < max(1, len(table) // SCANS_PER_COMPONENT))
+    return u[:, kept] * np.sqrt(len(table))
+
+
+def energy_distances(points: np.ndarray, batch: np.ndarray) -> np.ndarray:
+    """Energy distance (R,) of the two samples in each permutation, for points (T, K) and batch (T, R)."""
+    apart = cdist(points, points) if points.shape[1] else np.zeros((len(points), len(points)))  # (T, T)
+    inside = batch.astype(np.float64)
+    n = inside.sum(axis=0)
+    m = len(batch) - n
+    within = (inside * (apart @ inside)).sum(axis=0)  # (R,) sums over pairs
+    between = apart.sum(axis=0) @ inside - within
+    rest = apart.sum() - 2 * between - within
+    return n * m / (n + m) * (2 * between / (n * m) - within / n**2 - rest / m**2)
+
+
+def permutation_p(distance: np.ndarray, observed: float) -> float:
+    """Fraction of permutations (R,) with a distance of at least the observed one, up to rounding."""
+    return float((distance >= observed - 1e-9 * abs(observed)).mean())
+
 
 def column_names(n_features: int) -> list[str]:
     """Names of the 2D + 1 columns of `summarise`."""
@@ -53,21 +96,11 @@ def column_names(n_features: int) -> list[str]:
 
 
 def summarise(x: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Summarise each scan: mean and standard deviation of each feature, and number of slices.
+    """Summarise the slice features x (N, D) of each scan: mean and standard deviation, number of slices.
 
-    Args:
-        x: (N, D) slice features.
-        offsets: (B + 1,).
-
-    Returns:
-        (B, 2D + 1) float64; the standard deviation of a scan with one slice is 0.
-
-    Raises:
-        ValueError: features and offsets do not match, or a scan has no slice.
+    Returns (B, 2D + 1) float64; the standard deviation of a scan with one slice is 0.
     """
     x, sizes = np.asarray(x, dtype=np.float64), np.diff(np.asarray(offsets))
-    if x.ndim != 2 or len(sizes) == 0 or sizes.min() < 1 or int(sizes.sum()) != len(x):
-        raise ValueError(f"features {x.shape} and offsets of {len(sizes)} scans do not fit")
     starts = np.asarray(offsets)[:-1]
     mean = np.add.reduceat(x, starts) / sizes[:, None]  # (B, D)
     apart = x - np.repeat(mean, sizes, axis=0)
@@ -76,16 +109,14 @@ def summarise(x: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Moved:
+class ColumnChange:
     """Difference between batch and reference in one column.
 
     Attributes:
         name: name of the column.
         distance: Kolmogorov-Smirnov distance, in [0, 1].
-        p: p-value. For a feature column it is adjusted by the maximum over columns (Westfall & Young 1993);
-            for the score it is not adjusted.
-        reference: median in the reference.
-        batch: median in the batch.
+        p: p-value; for a feature column adjusted by the maximum over columns (Westfall & Young 1993).
+        reference, batch: medians.
     """
 
     name: str
@@ -100,14 +131,13 @@ class DriftResult:
     """Result of a drift test.
 
     Attributes:
-        p_features: p-value of the energy distance of the features.
-        p_scores: p-value of the Kolmogorov-Smirnov distance of the score.
+        p_features, p_scores: p-values of features and scores.
         alarm: whether either p-value is at most half the rate.
         rate: maximum false alarm rate.
         statistic: energy distance nm/(n + m) · (2 E|X-Y| - E|X-X'| - E|Y-Y'|) of the features.
         score: change of the score.
         moved: the feature columns that changed most, at most `NAMED`.
-        n: number of scans of the batch that were compared, at most about `MOST_SCANS`.
+        n: number of scans of the batch that were compared.
     """
 
     p_features: float
@@ -115,23 +145,25 @@ class DriftResult:
     alarm: bool
     rate: float
     statistic: float
-    score: Moved
-    moved: tuple[Moved, ...]
+    score: ColumnChange
+    moved: tuple[ColumnChange, ...]
     n: int
 
     def text(self) -> str:
-        """Describe the result in one paragraph, for a log or a report."""
+        """Describe the result in one paragraph."""
         facts = f"{self.n} scans, p = {self.p_features:.3g} for features and {self.p_scores:.3g} for scores"
-        rate = f"rings falsely in at most {100 * self.rate:g} % of batches"
+        rate = f"false alarm in at most {100 * self.rate:g} % of batches"
         if not self.alarm:
-            return f"No drift found ({facts}; {rate}). A small change, or one of a few scans, can be missed."
-        words = [self.score] if self.p_scores <= self.rate / 2 else []
-        words += [one for one in self.moved if one.p <= self.rate / 2]
-        named = "; ".join(f"{one.name}: median {one.reference:.3g} -> {one.batch:.3g}" for one in words)
-        named = named or "No single column moved, but their combination did"
+            return (
+                f"No drift found ({facts}; {rate}). A small change, or a change of few scans, can be missed."
+            )
+        changed = [self.score] if self.p_scores <= self.rate / 2 else []
+        changed += [one for one in self.moved if one.p <= self.rate / 2]
+        named = "; ".join(f"{one.name}: median {one.reference:.3g} -> {one.batch:.3g}" for one in changed)
+        named = named or "No single column changed, but their combination did"
         return (
-            f"Drift: these scans differ from the reference ({facts}; {rate}). {named}. It says that the "
-            "input changed, not that the model is worse; scores also follow the share of positive scans."
+            f"Drift: these scans differ from the reference ({facts}; {rate}). {named}. The input has "
+            "changed; the model need not be worse. Scores also depend on the fraction of positive scans."
         )
 
 
@@ -139,20 +171,15 @@ def _checked(
     features: np.ndarray, scores: np.ndarray, patients: Sequence[str] | np.ndarray, what: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """Features and score side by side (B, C + 1), and patients (B,)."""
-    columns, score = np.asarray(features, dtype=np.float64), np.asarray(scores, dtype=np.float64)
-    keys = patient_keys(patients)
-    if columns.ndim != 2 or columns.shape[1] == 0 or not score.shape == keys.shape == columns.shape[:1]:
-        raise ValueError(
-            f"{what}: features {columns.shape}, scores {score.shape} and patients {keys.shape} do not fit"
-        )
-    table = np.column_stack([columns, score])
+    table = np.column_stack([features, scores]).astype(np.float64)
+    keys = patient_keys(patients, len(table))
     if len(table) < LEAST_BATCH:
         raise DataError(f"{what}: drift needs at least {LEAST_BATCH} scans, got {len(table)}; collect more")
-    bad = ~np.isfinite(table).all(axis=1)
-    if bad.any():
+    bad = np.flatnonzero(~np.isfinite(table).all(axis=1))
+    if len(bad):
         raise DataError(
-            f"{what}: features and scores must be finite, those of {int(bad.sum())} scans are not, the first "
-            f"is scan number {int(np.flatnonzero(bad)[0])}; leave such scans out"
+            f"{what}: features and scores of {len(bad)} scans are not finite, the first is scan number "
+            f"{bad[0]}; leave such scans out"
         )
     return table, keys
 
@@ -175,7 +202,6 @@ class DriftAlarm:
         patients: (B,) their patients, numbered from 0.
         names: names of the C feature columns.
         rate: maximum false alarm rate.
-        seed: seed of the permutations.
     """
 
     table: np.ndarray
@@ -195,22 +221,16 @@ class DriftAlarm:
         rate: float = 0.05,
         seed: int,
     ) -> Self:
-        """Store the reference.
+        """Store the reference: summaries (B, C) by `summarise` and scores (B,) of scans new to the model.
 
-        Args:
-            features: (B, C) summaries by `summarise`, of scans that the model was not fitted to.
-            scores: (B,) scan scores.
-            patients: B patient keys.
-            names: names of the C columns; `column_names` gives those of `summarise`.
-            rate: false alarm rate of features and score together.
-            seed: seed of the permutations, and of the subsample of more than `MOST_SCANS` scans.
+        `seed` draws the permutations, and the subsample of more than `MOST_SCANS` scans.
 
         Raises:
             DataError: fewer than `LEAST_BATCH` scans, or a value that is not finite.
-            ValueError: arrays or names do not match; `DEALS` permutations cannot resolve the rate.
+            ValueError: arrays or names do not match; `PERMUTATIONS` permutations cannot resolve the rate.
         """
-        if not 2 / (DEALS + 1) <= rate < 1:
-            raise ValueError(f"rate must be at least {2 / (DEALS + 1):g} and below 1, got {rate}")
+        if not 2 / (PERMUTATIONS + 1) <= rate < 1:
+            raise ValueError(f"rate must be at least {2 / (PERMUTATIONS + 1):g} and below 1, got {rate}")
         table, keys = _checked(features, scores, patients, "reference scans")
         if len(names) != table.shape[1] - 1:
             raise ValueError(f"{len(names)} names for {table.shape[1] - 1} columns")
@@ -219,14 +239,9 @@ class DriftAlarm:
     def test(
         self, features: np.ndarray, scores: np.ndarray, patients: Sequence[str] | np.ndarray
     ) -> DriftResult:
-        """Compare a batch with the reference.
+        """Compare a batch with the reference; arguments as in `fit`, of n scans.
 
         The scans of a patient are permuted together. A key that is in both samples counts as two patients.
-
-        Args:
-            features: (n, C), computed like those of the reference.
-            scores: (n,) scan scores.
-            patients: n patient keys.
 
         Raises:
             DataError: fewer than `LEAST_BATCH` scans; a value that is not finite; another number of columns
@@ -240,16 +255,18 @@ class DriftAlarm:
             )
         new, own = _part(new, keys, self.seed)
         owner = np.concatenate([self.patients, own + self.patients.max() + 1])
-        n_patients, dealt = int(owner.max()) + 1, int(own.max()) + 1
-        if comb(n_patients, dealt) < 2 / self.rate:
+        n_patients, in_batch = int(owner.max()) + 1, int(own.max()) + 1
+        if comb(n_patients, in_batch) < 2 / self.rate:
             raise DataError(
-                f"batch: {dealt} patients, and {n_patients - dealt} of the reference, are too few to ring "
-                f"at a rate of {self.rate:g}, however they are dealt; collect scans of more patients"
+                f"batch: {in_batch} patients, and {n_patients - in_batch} of the reference, are too few to "
+                f"raise the alarm at a rate of {self.rate:g}; collect scans of more patients"
             )
         generator = np.random.default_rng(self.seed)
-        ranks = generator.permuted(np.tile(np.arange(n_patients)[:, None], DEALS), axis=0)  # (patients, R)
-        seen = (np.arange(n_patients) >= n_patients - dealt)[:, None]  # the observed batch
-        batch = np.column_stack([seen, ranks < dealt])[owner]  # (B + n, 1 + R)
+        ranks = generator.permuted(
+            np.tile(np.arange(n_patients)[:, None], PERMUTATIONS), axis=0
+        )  # (patients, R)
+        seen = (np.arange(n_patients) >= n_patients - in_batch)[:, None]  # the observed batch
+        batch = np.column_stack([seen, ranks < in_batch])[owner]  # (B + n, 1 + R)
         table = np.concatenate([self.table, new])
         energy = energy_distances(whitened(table[:, :-1]), batch)  # (1 + R,)
         distance = column_distances(table, batch)  # (C + 1, 1 + R)
@@ -257,11 +274,11 @@ class DriftAlarm:
         sizes = batch.sum(axis=0)
         scaled = distance * np.sqrt(sizes * (len(batch) - sizes))
         largest = scaled[:-1].max(axis=0)
-        p_features, p_scores = chance(energy, energy[0]), chance(scaled[-1], scaled[-1, 0])
+        p_features, p_scores = permutation_p(energy, energy[0]), permutation_p(scaled[-1], scaled[-1, 0])
 
-        def moved(c: int, name: str, p: float) -> Moved:
+        def moved(c: int, name: str, p: float) -> ColumnChange:
             medians = np.median(self.table[:, c]), np.median(new[:, c])
-            return Moved(name, float(distance[c, 0]), p, float(medians[0]), float(medians[1]))
+            return ColumnChange(name, float(distance[c, 0]), p, float(medians[0]), float(medians[1]))
 
         order = np.argsort(-distance[:-1, 0], kind="stable")[:NAMED]
         return DriftResult(
@@ -271,6 +288,6 @@ class DriftAlarm:
             rate=self.rate,
             statistic=float(energy[0]),
             score=moved(len(self.names), SCORE, p_scores),
-            moved=tuple(moved(int(c), self.names[c], chance(largest, scaled[c, 0])) for c in order),
+            moved=tuple(moved(int(c), self.names[c], permutation_p(largest, scaled[c, 0])) for c in order),
             n=len(new),
         )

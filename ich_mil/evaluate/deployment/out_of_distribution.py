@@ -3,10 +3,10 @@
     d_n = (t_n - m)ᵀ Σ⁻¹ (t_n - m)     m, Σ: mean and shrunk covariance (Ledoit-Wolf) of all training slices
     score of a scan = mean over its slices of d_n
 
-In: texture features t_n of the slices, from the lower blocks of a CNN (`ich_mil.encoders.frozen.texture_of`).
-They differ for phantoms, other reconstruction kernels and other body parts. The slice features of the head
-are unsuitable: they separate hemorrhage from no hemorrhage, and place phantoms among heads. Out: the score of
-each scan and a threshold.
+The texture features t_n of the slices are from the lower blocks of a CNN
+(`ich_mil.encoders.frozen.texture_of`). They differ for phantoms, other reconstruction kernels and other body
+parts. The slice features of the head are unsuitable: they separate hemorrhage from no hemorrhage, and place
+phantoms among heads.
 
 A scan is out of distribution if its score exceeds the threshold. The threshold is the order statistic of the
 scores of held-out training scans that a new scan of the same distribution exceeds with a probability of at
@@ -23,8 +23,6 @@ from typing import Self
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
-from sklearn.covariance import LedoitWolf
-from sklearn.model_selection import GroupKFold
 
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import ModelError
@@ -59,10 +57,7 @@ class Likeness:
     def fit(cls, features: FeatureSet, *, seed: int) -> Self | None:
         """Fit to training scans; None if they are of one patient or have no texture features.
 
-        Args:
-            features: training scans. Scans of a single slice do not contribute to the threshold if the others
-                have both labels.
-            seed: seed of the folds.
+        Scans of a single slice do not contribute to the threshold if the others have both labels.
         """
         scores = np.full(features.n_scans, np.nan)
         folds = min(FOLDS, len(set(features.patients)))
@@ -70,6 +65,8 @@ class Likeness:
             return None
         owner = np.repeat(np.arange(features.n_scans), features.offsets.diff().numpy())  # (N,)
         x = features.texture.double().numpy()
+        from sklearn.model_selection import GroupKFold  # slow to import, and predictions do without
+
         parts = GroupKFold(folds, shuffle=True, random_state=seed)
         for inside, outside in parts.split(scores, groups=features.patients):
             held = features.select([features.scans[b] for b in outside])
@@ -80,6 +77,8 @@ class Likeness:
 
     @classmethod
     def _of(cls, x: np.ndarray, threshold: float, false_alarms: float) -> Self:
+        from sklearn.covariance import LedoitWolf
+
         fitted = LedoitWolf().fit(x)
         return cls(fitted.location_, fitted.get_precision(), threshold, false_alarms)
 

@@ -6,30 +6,45 @@ In: labels and probabilities of calibration scans, and the guarantees. Out: two 
     low ≤ p < high    look: no prediction, a reader decides
     p ≥ high          positive
 
-The guarantee on sensitivity bounds the number of *missed* positive scans, those that are called negative. The
-guarantee on specificity bounds the number of negative scans that are called positive. `low` is the k-th
-lowest probability of the calibration positives. `high` lies just above the k-th highest probability of the
-calibration negatives. k is the largest rank that satisfies the guarantee; see `promises.py` for the three
-methods, their equations and sources.
+The guarantee on sensitivity bounds the *missed* positive scans, those that are called negative; the guarantee
+on specificity bounds the negative scans that are called positive. With the ordered probabilities of the
+calibration positives, s₍₁₎ ≤ ... ≤ s₍ₙ₎, `low` is the conformal threshold s₍ₖ₎ of the largest rank k that
+satisfies the guarantee. `high` is the same for negatives, from above. For any model, the fraction F of all
+future positives below s₍ₖ₎ has the distribution Beta(k, n + 1 - k) over calibration sets; with tied scores it
+is stochastically smaller. The largest k of each method satisfies, with a = 1 - target,
+
+    risk_control   P(F ≤ a) = P(Binomial(n, a) ≥ k) ≥ confidence
+    next_scans     P(M ≤ ⌊a m⌋) = P(Hypergeometric(n + m, n, k + ⌊a m⌋) ≥ k) ≥ confidence,
+                   where M of the next m scans of the class are lost
+    conformal      E F ≤ k / (n + 1) ≤ a: on average over calibration sets, without a confidence level
+
+`conformal` is split conformal prediction by class (Vovk et al. 2005; Angelopoulos & Bates 2021).
+`risk_control` is its validity conditional on the calibration set (Vovk 2012; Park et al. 2020), risk control
+by an exact binomial test (Bates et al. 2021; Angelopoulos et al. 2021). `next_scans` holds for a finite
+future sample (Wilks 1942) and is the only guarantee that can be audited by counting, since the fraction
+counted on m scans varies around F.
 
 The guarantees hold for scans that are exchangeable with the calibration scans: same scanners, same patient
-population, and one scan per patient. If patients have several scans, `patients` counts each patient once, by
-the scan that is hardest to classify.
+population, and one scan per patient (or each patient counted once, see `patients` of `fit_triage`).
 
 Shapes: B scans.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
-from ich_mil.evaluate.deployment.conformal import METHODS, Method, Promise, allowed
-from ich_mil.evaluate.metrics import check_scores, patient_keys
+
+Method = Literal["risk_control", "next_scans", "conformal"]
+METHODS: tuple[Method, ...] = get_args(Method)
 
 NEGATIVE, LOOK, POSITIVE = "negative", "look", "positive"
 DECISIONS = (POSITIVE, LOOK, NEGATIVE)
@@ -41,15 +56,73 @@ FEWEST = 20
 """Minimum number of labelled calibration scans."""
 
 
-def _threshold(scores: np.ndarray, promise: Promise, what: str, name: str) -> tuple[float, int]:
+def allowed_losses(target: float, m: int) -> int:
+    """⌊m (1 - target)⌋ in exact decimal arithmetic: 1 for m = 10 and target 0.9, where floats give 0."""
+    return math.floor(m * (1 - Fraction(str(float(target)))))
+
+
+def risk_control_confidence(rank: int, n: int, target: float) -> float:
+    """P(F ≤ 1 - target): probability that the threshold at `rank` of `n` is valid for all future scans."""
+    from scipy.stats import binom  # slow to import, and predictions do without
+
+    return float(binom.sf(rank - 1, n, 1 - target))
+
+
+def next_scans_confidence(rank: int, n: int, target: float, m: int) -> float:
+    """P(M ≤ a), a = ⌊m (1 - target)⌋: probability that the threshold at `rank` of `n` is valid for `m` scans.
+
+    With n + m scores in random order, M ≤ a if and only if the rank + a lowest scores contain at least `rank`
+    calibration scores.
+    """
+    from scipy.stats import hypergeom
+
+    return float(hypergeom.sf(rank - 1, n + m, n, rank + allowed_losses(target, m)))
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """At least the fraction `target` of the scans of a class is not lost; `next_scans`: m of that method."""
+
+    method: Method
+    target: float
+    confidence: float
+    next_scans: int | None = None
+
+    def holds(self, rank: int, n: int) -> bool:
+        """Whether the threshold at `rank` of `n` satisfies the guarantee; if not, no higher rank does."""
+        if self.method == "conformal":
+            return rank <= allowed_losses(self.target, n + 1)
+        if self.next_scans is None:
+            return risk_control_confidence(rank, n, self.target) >= self.confidence
+        return next_scans_confidence(rank, n, self.target, self.next_scans) >= self.confidence
+
+    @lru_cache(maxsize=1024)  # noqa: B019  one entry for each pair of guarantee and n
+    def rank(self, n: int) -> int:
+        """Largest rank that satisfies the guarantee; 0 if none does."""
+        return bisect_left(range(1, n + 1), True, key=lambda rank: not self.holds(rank, n))
+
+    def needed(self) -> int:
+        """Smallest number of calibration scans of the class for which some rank satisfies the guarantee."""
+        return 1 + bisect_left(range(1, 10**9), True, key=lambda n: self.holds(1, n))
+
+
+def _check(method: str, **fractions: float) -> None:
+    for name, value in fractions.items():
+        if not 0 < value < 1:
+            raise ValueError(f"{name} must lie between 0 and 1, both excluded, got {value}")
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+
+
+def _threshold(scores: np.ndarray, guarantee: Guarantee, what: str, name: str) -> tuple[float, int]:
     """Score at the largest rank that satisfies the guarantee, and that rank."""
     n = len(scores)
-    rank = promise.rank(n)
+    rank = guarantee.rank(n)
     if rank == 0:
-        confidence = "" if promise.method == "conformal" else f" with confidence {promise.confidence:g}"
+        confidence = "" if guarantee.method == "conformal" else f" with confidence {guarantee.confidence:g}"
         raise DataError(
-            f"{n} {what} are too few to promise a {name} of {promise.share:g}{confidence} "
-            f"({promise.method}): {promise.needed()} are needed; label more or promise less"
+            f"{n} {what} are too few to guarantee a {name} of {guarantee.target:g}{confidence} "
+            f"({guarantee.method}): {guarantee.needed()} are needed; label more scans or lower the {name}"
         )
     return float(np.partition(scores, rank - 1)[rank - 1]), rank
 
@@ -61,18 +134,14 @@ class Triage:
     Attributes:
         low: scans with p < low are called negative.
         high: scans with p ≥ high are called positive; low ≤ high. Above 1 if no scan is called positive.
-        sensitivity: minimum fraction of positive scans that are not called negative. If `by_patient`, minimum
-            fraction of patients with positive scans none of whose positive scans is called negative.
-        specificity: the same for negative scans that are called positive.
+        sensitivity, specificity: minimum fractions of positive (negative) scans that are not called negative
+            (positive); of patients, none of whose scans is, if `by_patient`.
         confidence: probability over calibration sets with which each guarantee holds; None for `conformal`.
         method: one of `METHODS`.
-        n_positive: number of calibration positives (of patients, if `by_patient`).
-        n_negative: number of calibration negatives.
+        n_positive, n_negative: numbers of calibration scans (of patients, if `by_patient`).
         unlabelled: number of calibration scans left out because they have no label.
-        rank_positive: fitted rank k of `low`; at most k - 1 calibration positives lie below it.
-        rank_negative: rank k of `high`.
-        next_positives: m for `next_scans`, else None.
-        next_negatives: the same for negatives.
+        rank_positive, rank_negative: fitted ranks k.
+        next_positives, next_negatives: m for `next_scans`, else None.
         by_patient: whether each patient counts once, by the scan that is hardest to classify.
     """
 
@@ -94,31 +163,28 @@ class Triage:
     def __post_init__(self) -> None:
         if not 0 <= self.low <= self.high < math.inf:
             raise ValueError(f"thresholds must be 0 ≤ low ≤ high, got {self.low} and {self.high}")
-        for name in ("sensitivity", "specificity"):
-            if not 0 < getattr(self, name) < 1:
-                raise ValueError(f"{name} must lie between 0 and 1, got {getattr(self, name)}")
-        if self.confidence is not None and not 0 < self.confidence < 1:
-            raise ValueError(f"confidence must lie between 0 and 1, got {self.confidence}")
-        if self.method not in METHODS:
-            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
+        confidence = {} if self.confidence is None else {"confidence": self.confidence}
+        _check(self.method, sensitivity=self.sensitivity, specificity=self.specificity, **confidence)
 
     def decide(self, probability: np.ndarray) -> np.ndarray:
-        """Decision `NEGATIVE`, `LOOK` or `POSITIVE` (B,) for each probability (B,).
-
-        Raises:
-            DataError: a probability is NaN or outside [0, 1].
-        """
+        """Decision `NEGATIVE`, `LOOK` or `POSITIVE` for each probability (B,); `DataError` if invalid."""
         unknown = np.full(np.shape(probability), UNKNOWN)
+        from ich_mil.evaluate.metrics import check_scores  # imports scikit-learn
+
         p = check_scores(unknown, probability, what="triage", probability=True)[1]
         return np.select([p < self.low, p >= self.high], [NEGATIVE, POSITIVE], LOOK)
 
     @property
-    def promise(self) -> str:
+    def guarantees(self) -> str:
         """The guarantees in plain English, for reports."""
         missed, alarms = (f"{100 * (1 - share):g} % of new" for share in (self.sensitivity, self.specificity))
         if self.next_positives is not None and self.next_negatives is not None:
-            missed = f"{allowed(self.sensitivity, self.next_positives)} of the next {self.next_positives}"
-            alarms = f"{allowed(self.specificity, self.next_negatives)} of the next {self.next_negatives}"
+            missed = (
+                f"{allowed_losses(self.sensitivity, self.next_positives)} of the next {self.next_positives}"
+            )
+            alarms = (
+                f"{allowed_losses(self.specificity, self.next_negatives)} of the next {self.next_negatives}"
+            )
         how = "On average over calibration sets"
         if self.confidence is not None:
             how = f"With {100 * self.confidence:g} % confidence in each"
@@ -141,11 +207,7 @@ class Triage:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Restore the result of `as_dict`.
-
-        Raises:
-            DataError: the values are not those of a triage of this version.
-        """
+        """Restore the result of `as_dict`; `DataError` if damaged or of another version."""
         if values.get("format") != FORMAT:
             raise DataError(f"not triage thresholds of this version ({FORMAT}); fit them again")
         names = {field.name for field in fields(cls)}
@@ -156,7 +218,7 @@ class Triage:
             raise DataError(f"triage thresholds are damaged ({differ}); fit them again") from error
 
 
-def hardest(score: np.ndarray, patients: np.ndarray) -> np.ndarray:
+def lowest_by_patient(score: np.ndarray, patients: np.ndarray) -> np.ndarray:
     """Lowest score of each patient, in ascending order of the patient keys."""
     names, owner = np.unique(patients, return_inverse=True)
     lowest = np.full(len(names), np.inf)
@@ -176,11 +238,11 @@ def fit_triage(
     next_positives: int | None = None,
     next_negatives: int | None = None,
 ) -> Triage:
-    """Fit triage thresholds to calibration scans.
+    """Fit triage thresholds to calibration scans that the model was not fitted or calibrated on.
 
-    The model must not have been fitted or calibrated on these scans. If the two guarantees can be met with
-    low > high, every threshold in between meets both and no scan is left to a reader. The smaller of the two
-    is then used for both, because it misses the fewest positive scans.
+    If the two guarantees can be met with low > high, every threshold in between meets both and no scan is
+    left to a reader. The smaller of the two is then used for both, because it misses the fewest positive
+    scans.
 
     Args:
         labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out and counted.
@@ -188,51 +250,43 @@ def fit_triage(
         sensitivity: guaranteed fraction of positive scans that are not called negative, in (0, 1).
         specificity: guaranteed fraction of negative scans that are not called positive, in (0, 1).
         confidence: confidence level of each guarantee separately, in (0, 1); not used by `conformal`.
-        method: see `promises.py`.
+        method: one of `METHODS`.
         patients: B patient keys. If given, each patient counts once in a class, by the scan that is hardest
             to classify. The guarantee then applies to patients, and scans of one patient may be dependent.
-        next_positives: number m of future positive scans that the guarantee is about, for `next_scans`.
+        next_positives: number m of future positive scans that the guarantee is about, for `next_scans` only.
         next_negatives: the same for negative scans.
 
     Raises:
-        DataError: fewer than `FEWEST` labelled scans; too few scans (or patients) of a class for its
-            guarantee, with the number needed; an invalid probability.
-        ValueError: a fraction outside (0, 1), an unknown method, or `next_positives` and `next_negatives`
-            that do not fit the method.
+        DataError: too few labelled scans (or patients), with the number needed; an invalid probability.
+        ValueError: a fraction outside (0, 1), or arguments that do not fit the method.
     """
-    for name, value in (
-        ("sensitivity", sensitivity),
-        ("specificity", specificity),
-        ("confidence", confidence),
-    ):
-        if not 0 < value < 1:
-            raise ValueError(f"{name} must lie between 0 and 1, both excluded, got {value}")
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    shares = {"sensitivity": sensitivity, "specificity": specificity, "confidence": confidence}
+    _check(method, **shares)
     ahead = (next_positives, next_negatives)
     fits = min(m or 0 for m in ahead) > 0 if method == "next_scans" else ahead == (None, None)
     if not fits:
         raise ValueError(f"next_positives and next_negatives go with next_scans, got {ahead} for {method}")
+    from ich_mil.evaluate.metrics import check_scores, patient_keys
+
     labels, p = check_scores(labels, probability, what="calibration scans", probability=True)
     owner = None if patients is None else patient_keys(patients, len(labels))
     known = int((labels != UNKNOWN).sum())
     if known < FEWEST:
         raise DataError(
             f"{known} labelled calibration scans are too few for a triage: at least {FEWEST} are needed, "
-            "and more for a high promise; label more scans"
+            "and more for a high sensitivity; label more scans"
         )
     positives, negatives = p[labels == 1], -p[labels == 0]
     counted = "{} calibration scans"
     if owner is not None:
         counted = "patients with {} calibration scans"
-        positives = hardest(positives, owner[labels == 1])
-        negatives = hardest(negatives, owner[labels == 0])
-    miss = Promise(method, float(sensitivity), float(confidence), next_positives)
-    alarm = Promise(method, float(specificity), float(confidence), next_negatives)
-    low, rank_positive = _threshold(positives, miss, counted.format("positive"), "sensitivity")
-    top, rank_negative = _threshold(negatives, alarm, counted.format("negative"), "specificity")
-    # p ≥ high is equivalent to p > q₍ₖ₎: negatives tied with q₍ₖ₎ are not called positive
-    high = float(np.nextafter(-top, np.inf))
+        positives = lowest_by_patient(positives, owner[labels == 1])
+        negatives = lowest_by_patient(negatives, owner[labels == 0])
+    missed = Guarantee(method, float(sensitivity), float(confidence), next_positives)
+    alarms = Guarantee(method, float(specificity), float(confidence), next_negatives)
+    low, rank_positive = _threshold(positives, missed, counted.format("positive"), "sensitivity")
+    top, rank_negative = _threshold(negatives, alarms, counted.format("negative"), "specificity")
+    high = float(np.nextafter(-top, np.inf))  # negatives tied with the threshold are not called positive
     return Triage(
         low=min(low, high),
         high=high,

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold
 from torch import Tensor
 
 from ich_mil.errors import DataError
@@ -45,6 +44,8 @@ def folds_of(labels: Tensor, patients: Sequence[str] | None, *, folds: int, seed
         raise DataError(
             f"{folds} folds need at least {folds} patients of each label, there are {few} of one; {remedy}"
         )
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold  # slow to import
+
     if len(set(groups.tolist())) == len(y):
         parts = StratifiedKFold(folds, shuffle=True, random_state=seed).split(groups, y)
     else:

@@ -18,7 +18,6 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from gpytorch.constraints import Positive
-from scipy.optimize import minimize
 from torch import Tensor
 
 from ich_mil.errors import ConfigError
@@ -135,6 +134,8 @@ def _minimise(evaluate: Evaluate, start: np.ndarray, bounds: Bounds, ranks: Rank
     def ask(vector: np.ndarray) -> tuple[float, np.ndarray]:
         announce(vector, 1.0)
         return evaluate(vector)
+
+    from scipy.optimize import minimize  # slow to import
 
     found = minimize(ask, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxfun": EVALUATIONS})
     announce(found.x, 0.0)

@@ -18,7 +18,6 @@ from itertools import pairwise
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
-from scipy.optimize import brentq
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -102,6 +101,8 @@ class GammaLogisticTail:
             return self._gamma.theta(u.exp()).log() - Logistic().theta(u.exp()).log()
 
         # For c ≥ 4α + 10, c tanh(c/2) > 4α, so θ_Gamma < 2α / c² < θ_logistic: no crossing lies beyond `end`.
+        from scipy.optimize import brentq  # slow to import
+
         end = math.log(4 * self.alpha + 2 * math.sqrt(self.beta) + 10)
         grid = torch.linspace(-9, end, 2001, dtype=torch.float64)  # log c
         above = gap(grid) > 0

@@ -1,12 +1,10 @@
-"""Independent samples of scans as one Triton kernel; see `ich_mil.kernels.bag_samples`.
+"""Independent samples of scans as a Triton kernel; see `ich_mil.kernels.bag_samples`.
 
-A program owns a scan, 128 of its samples and a replicate. A lane has four of the samples, those of one
-counter, each in a variable of its own: what they have in common is then computed once. Lanes walk through
-the slices together, keeping what the scan's logits need, and after each slice the mean and sum of squares of
-all are what these samples say of the slice. A second kernel joins these parts in the order of the samples
-(Chan, Golub and LeVeque 1979). Nothing is shared between programs, so what comes out for a scan depends, to
-the bit, on nothing else. float64; a product and a sum are rounded in one where `fma` is written, and nowhere
-else.
+A program computes 128 samples of one scan and replicate. A lane has the four samples of one counter, each in
+a variable of its own, so that common terms are computed once. Lanes walk through the slices together; after
+each slice the mean and the sum of squares over the 128 samples are stored. A second kernel joins these parts
+in the order of the samples (Chan, Golub and LeVeque 1979). Programs share nothing, so the result of a scan is
+the same to the bit in any batch. float64, without contraction of products and sums except in `fma`.
 
 Shapes: R replicates, B scans, N slices, L samples, C parts of 128 samples.
 """
@@ -20,22 +18,22 @@ from ich_mil.kernels.triton.counter import four_normals
 from ich_mil.kernels.triton.float64 import exp, inverse
 
 LANES = 32
-"""Lanes of a program, each of which has a counter, that is four samples. One warp: sums over lanes need no
-shared memory, and 490 scans of 1,000 samples make 3,920 programs, enough for 132 SMs."""
+"""Lanes of a program. One warp: sums over lanes need no shared memory, and 490 scans of 1,000 samples make
+3,920 programs, enough for 132 SMs."""
 
 PART = 4 * LANES
 """Samples of a program."""
 
 MOST = tl.constexpr(1000)
-"""Slices whose numbers up to 2 are multiplied before the logarithm is taken: float64 ends at 2¹⁰²⁴."""
+"""Number of factors up to 2 that are multiplied before the logarithm is taken: float64 ends at 2¹⁰²⁴."""
 
 COLUMNS = 128
-"""Slices and scans of a program that joins parts."""
+"""Slices and scans of a program of `_join_parts`."""
 
 
 @triton.jit
 def _log_of_more(e):
-    """log(1 + e) for e ≥ 0: what rounding takes from e is given back."""
+    """log(1 + e) for e ≥ 0, corrected for the rounding of 1 + e."""
     u = 1.0 + e
     return tl.log(u) - ((u - 1.0) - e) / u
 
@@ -48,11 +46,10 @@ def _sigmoid(f):
 
 @triton.jit
 def _join(above, product, f, e, d, MAX: tl.constexpr):
-    """One more slice in the scan's maximum of f, or in the two parts of its Σ log(1 + exp f).
+    """Add a slice to the scan's maximum of f, or to the two parts of its Σ log(1 + exp f).
 
-    They are 2 Σ max(f, 0) and Π(1 + e) - 1 with e = exp(-|f|), d = 1 + e; half of the first and the logarithm
-    of 1 more than the second are the sum. The product less 1 is a sum of numbers above 0: it keeps its digits
-    where all e are small.
+    They are 2 Σ max(f, 0) and Π(1 + e) - 1 with e = exp(-|f|), d = 1 + e; the sum is half of the first plus
+    log(1 + second). The product less 1 keeps its digits where all e are small.
     """
     if MAX:
         return tl.maximum(above, f), product
@@ -61,7 +58,7 @@ def _join(above, product, f, e, d, MAX: tl.constexpr):
 
 @triton.jit
 def _logit(scan, MAX: tl.constexpr):
-    """The logit of a scan's probability, s + log(1 - exp(-s)) for a sum s."""
+    """Logit of a scan's probability, s + log(1 - exp(-s)) for a sum s."""
     if MAX:
         return scan
     s = tl.maximum(scan, 1e-300)
@@ -74,7 +71,7 @@ def _logit(scan, MAX: tl.constexpr):
 
 @triton.jit
 def _mean_and_squares(p, there, count):
-    """Mean of the samples that are there, and Σ (p - mean)²."""
+    """Mean of the samples in the mask `there`, and Σ (p - mean)²."""
     mean = tl.sum(tl.where(there, p, 0.0)) / count
     apart = tl.where(there, p - mean, 0.0)
     return mean, tl.sum(apart * apart)
@@ -171,20 +168,7 @@ def _join_parts(
 def sample(
     mu: Tensor, sigma: Tensor, offsets: Tensor, keys: Tensor, samples: int, seed: int, largest: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and variance (R, N + B), slices before scans, and scan logits (R, B, L).
-
-    Args:
-        mu: (R, N) float64.
-        sigma: (R, N) float64.
-        offsets: (B + 1,) int64.
-        keys: (B,) int64.
-        samples: L.
-        seed: as an int64.
-        largest: the rule is `max`; otherwise noisy-or.
-
-    Returns:
-        (R, N + B), (R, N + B), (R, B, L).
-    """
+    """Mean and variance (R, N + B), slices first, and scan logits (R, B, L); rule `max` if `largest`."""
     (replicates, n), n_bags = mu.shape, len(keys)
     parts = triton.cdiv(samples, PART)
     means, squares = mu.new_empty(2, parts, replicates, n + n_bags)
@@ -193,19 +177,8 @@ def sample(
     columns = mean.numel()
     with torch.cuda.device_of(mu):
         _draw[n_bags, parts, replicates](
-            mu.contiguous(),
-            sigma.contiguous(),
-            offsets.contiguous(),
-            keys.contiguous(),
-            seed,
-            means,
-            squares,
-            logits,
-            samples,
-            n_bags,
-            n,
-            largest,
-            LANES,
+            *(part.contiguous() for part in (mu, sigma, offsets, keys)),
+            *(seed, means, squares, logits, samples, n_bags, n, largest, LANES),
             num_warps=1,
             enable_fp_fusion=False,
         )

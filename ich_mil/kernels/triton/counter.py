@@ -1,7 +1,7 @@
-"""The normal numbers of `ich_mil.kernels.counter` on a GPU: a function of the device, and a kernel around it.
+"""Normal numbers of `ich_mil.kernels.counter` on a GPU: a device function, and a kernel that fills an array.
 
-In: a counter, a seed and a key. Out: the four normals of that counter. Words are those of the CPU to the bit;
-the normals differ from its own by roundings, for the functions are others (`ich_mil.kernels.triton.float64`).
+In: a counter, a seed and a key. Out: the four normal numbers of that counter. The random words equal those of
+the CPU to the bit; the normal numbers differ by rounding, as the functions are those of `float64`.
 """
 
 import torch
@@ -17,7 +17,7 @@ COUNTERS = 128
 
 @triton.jit
 def _wide(a, B: tl.constexpr):
-    """High and low word of a · B, from products of halves: a GPU has no longer ones."""
+    """High and low word of a · B, from products of 32-bit halves."""
     LOW: tl.constexpr = 0xFFFFFFFF
     low, high = a & LOW, a >> 32
     least = low * (B & LOW)

@@ -1,12 +1,11 @@
-"""Functions of float64 for kernels: of the arguments that occur in them, and of no others.
+"""Branch-free float64 functions for the range of arguments that occurs in the kernels.
 
-In: blocks of float64. Out: blocks of the same shape, right to an ulp or two of the value. A library's
-functions have branches for all other arguments, which keep a thread from working on several numbers at once,
-and load each constant again for each number. These have no branch. Outside its range a function raises
-nothing and gives some number.
+In: blocks of float64. Out: blocks of the same shape, exact to an ulp or two. Library functions have branches
+for other arguments, which keep a thread from working on several numbers at once, and reload each constant for
+each number. Outside its range a function returns an arbitrary number.
 
-A product and a sum in one step, `fma`, are asked for by name and rounded once on every device. Where a
-constant is cut in two, the first part times a whole number is without rounding, and the second is the rest.
+`fma` is rounded once on every device. Where a constant is split in two, the first part times a whole number
+is exact, and the second is the rest.
 """
 
 import triton
@@ -15,19 +14,19 @@ import triton.language as tl
 
 @triton.jit
 def _number(value: tl.constexpr):
-    """A constant of float64: Triton 3.6 rounds those in `fma` and comparisons to float32."""
+    """Constant of float64: Triton 3.6 rounds constants in `fma` and comparisons to float32."""
     return tl.full((), value, tl.float64)
 
 
 @triton.jit
 def _step(x, so_far, C: tl.constexpr):
-    """Horner's: x times the sum so far, plus the next coefficient."""
+    """Step of Horner's scheme: x · so_far + C."""
     return tl.fma(x, so_far, _number(C))
 
 
 @triton.jit
 def inverse(d):
-    """1 / d for 1e-30 < d < 1e30: a third-order step of Newton's from the 22 bits of float32, to an ulp."""
+    """1 / d for 1e-30 < d < 1e30, to an ulp: a third-order Newton step from the 22 bits of float32."""
     r = (1.0 / d.to(tl.float32)).to(tl.float64)
     h = _step(-d, r, 1.0)
     return tl.fma(r, tl.fma(h, h, h), r)
@@ -35,7 +34,7 @@ def inverse(d):
 
 @triton.jit
 def root(x):
-    """√x for x = 0 and 1e-30 < x < 1e30, to an ulp: two steps of Heron's from the 22 bits of float32."""
+    """√x for x = 0 and 1e-30 < x < 1e30, to an ulp: two Heron steps from the 22 bits of float32."""
     guess = tl.rsqrt(tl.maximum(x.to(tl.float32), 1e-30)).to(tl.float64)
     half, found = 0.5 * guess, x * guess
     found = tl.fma(tl.fma(-found, found, x), half, found)
@@ -44,10 +43,10 @@ def root(x):
 
 @triton.jit
 def exp(x):
-    """The exponential of x ≤ 708, to an ulp; 0 below -708, where it would be 3e-308. NaN stays one.
+    """Exponential of x ≤ 708, to an ulp; 0 below -708, where it would be 3e-308; NaN for NaN.
 
-    x = k log 2 + r with |r| ≤ log 2 / 2. The polynomial is ours: it meets (exp(r) - 1 - r) / r² at the ten
-    Chebyshev nodes of 1.0005 times that range, and is off by at most 1.6e-17 of exp(r).
+    x = k log 2 + r with |r| ≤ log 2 / 2. The polynomial interpolates (exp(r) - 1 - r) / r² at ten Chebyshev
+    nodes of 1.0005 times that range, with an error of at most 1.6e-17 of exp(r).
     """
     # 1.5 · 2⁵² + 1023: the last bits are the exponent, as float64 has it
     shifted = _step(x, _number(1.4426950408889634), 6755399441056767.0)
@@ -89,17 +88,17 @@ def _log_near(f, k):
 
 @triton.jit
 def log(u):
-    """The logarithm of a normal number u > 0, to an ulp."""
+    """Logarithm of a normal number u > 0, to an ulp."""
     bits = u.to(tl.int64, bitcast=True)
-    exponent = (bits - 0x3FE6A09E00000000) >> 52  # of √½: what is left of u lies from there to √2
+    exponent = (bits - 0x3FE6A09E00000000) >> 52  # of √½: the mantissa lies between √½ and √2
     f = (bits - (exponent << 52)).to(tl.float64, bitcast=True) - 1.0
     return _log_near(f, exponent.to(tl.int32).to(tl.float64))
 
 
 @triton.jit
 def log1p(e):
-    """log(1 + e) for 0 ≤ e ≤ 1, to two ulp. NaN stays one."""
-    far = e > _number(0.41421356237309503)  # √2 - 1: then log 2 + log(½ + e/2), of numbers without rounding
+    """log(1 + e) for 0 ≤ e ≤ 1, to two ulp; NaN for NaN."""
+    far = e > _number(0.41421356237309503)  # √2 - 1: then log 2 + log(½ + e/2), which is exact
     return _log_near(tl.where(far, _step(e, _number(0.5), -0.5), e), far.to(tl.float64))
 
 
@@ -107,8 +106,7 @@ def log1p(e):
 def cos_sin(angle):
     """Cos and sin of 0 ≤ angle ≤ 2π, to an ulp of 1, with coefficients of FreeBSD's msun (k_cos.c, k_sin.c).
 
-    What is left of the angle beyond a multiple of π/2 is within π/4; the multiple says which of the two is
-    which, and their signs.
+    The angle is reduced to |r| ≤ π/4 by a multiple of π/2, which determines the order and the signs.
     """
     # 1.5 · 2⁵²: the last bits are the multiple
     shifted = _step(angle, _number(0.6366197723675814), 6755399441055744.0)

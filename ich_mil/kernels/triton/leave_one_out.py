@@ -1,13 +1,12 @@
-"""One sweep over all bags, Gauss-Seidel or Jacobi, as one Triton kernel; see `ich_mil.kernels.leave_one_out`.
+"""Gauss-Seidel or Jacobi sweep over all bags as a Triton kernel; see `ich_mil.kernels.leave_one_out`.
 
-A bag is done by one thread, which goes through its instances to sum log(1 - π), and then through them again,
-one π at a time. Bags lie by falling length and instances position by position, so that threads beside each
-other read rows beside each other and a program ends when the longest of its bags does. No thread sees what
-another one does: what comes out for a bag depends, to the bit, on nothing else. float64; a product and a sum
-are rounded in one within `exp` and `log1p`, and nowhere else.
+A thread passes through the instances of a bag twice: it sums log(1 - π), then updates one π at a time. Bags
+are sorted by decreasing length and instances by position, so that neighbouring threads read neighbouring rows
+and a program ends with the longest of its bags. Threads share nothing, so the result of a bag is the same to
+the bit in any batch. float64, without contraction of products and sums except in `exp` and `log1p`.
 
-A position costs about as much time in instructions as in memory. So a thread has two bags: it loads constants
-once for both, and works on one while the other waits.
+A position costs about as much time in instructions as in memory. A thread therefore has two bags: constants
+are loaded once for both, and one is computed while the other waits for memory.
 
 Shapes: R replicates, B bags, N instances, P positions of the longest bag.
 """
@@ -20,7 +19,7 @@ from torch import Tensor
 from ich_mil.kernels.triton.float64 import exp, log1p
 
 BAGS = 64
-"""Bags of one program, a warp: few, so that small sets too are shared among SMs."""
+"""Bags of one program, a warp: few, so that small sets too occupy several SMs."""
 
 
 @triton.jit
@@ -29,7 +28,7 @@ def _log_sigmoid(x):
     return tl.minimum(x, 0.0) - log1p(exp(-tl.abs(x)))
 
 
-# were sizes and pulls read in pairs, masks would lie otherwise in the threads than rows, which begin anywhere
+# if sizes and pulls were read in pairs, their masks would have another thread layout than unaligned rows
 @triton.jit(do_not_specialize_on_alignment=["sizes", "pull"])
 def _sweep(log_not, mu, pull, starts, sizes, a, new, n_bags, n, NEWEST: tl.constexpr, BAGS: tl.constexpr):
     first = tl.program_id(0) * BAGS
@@ -62,35 +61,17 @@ def _sweep(log_not, mu, pull, starts, sizes, a, new, n_bags, n, NEWEST: tl.const
 def sweep(
     log_not: Tensor, mu: Tensor, pull: Tensor, starts: Tensor, sizes: Tensor, newest: bool
 ) -> tuple[Tensor, Tensor]:
-    """New a = logit π and log(1 - π), each (R, N), in the order of `Turns`.
+    """New a = logit π and log(1 - π), each (R, N), in the order of `Turns`; Gauss-Seidel if `newest`.
 
-    Args:
-        log_not: (R, N) float64.
-        mu: (R, N) float64.
-        pull: (R, B) float64, by rank.
-        starts: (P,) int64, row of the first instance at each position.
-        sizes: (B,) int64, instances of each bag, falling.
-        newest: one π after the other (Gauss-Seidel), not all from the old ones (Jacobi).
-
-    Returns:
-        (R, N) and (R, N).
+    log_not, mu (R, N) and pull (R, B), by rank, are float64; `starts` (P,) and `sizes` (B,) are of `Turns`.
     """
     replicates, n = mu.shape
     n_bags = len(sizes)
     a, new = mu.new_empty(mu.shape), mu.new_empty(mu.shape)
     with torch.cuda.device_of(mu):
         _sweep[triton.cdiv(n_bags, BAGS), replicates](
-            log_not.contiguous(),
-            mu.contiguous(),
-            pull.contiguous(),
-            starts,
-            sizes,
-            a,
-            new,
-            n_bags,
-            n,
-            newest,
-            BAGS,
+            *(part.contiguous() for part in (log_not, mu, pull)),
+            *(starts, sizes, a, new, n_bags, n, newest, BAGS),
             num_warps=1,
             enable_fp_fusion=False,
         )

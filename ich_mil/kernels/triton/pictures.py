@@ -1,9 +1,9 @@
-"""Pictures from HU as one Triton kernel; see `ich_mil.kernels.pictures`.
+"""Images from HU as a Triton kernel; see `ich_mil.kernels.pictures`.
 
-A program owns some pixels of a picture in all its windows. It finds the place each comes from, and makes the
-four pixels around that place from HU: each the sum of the few stored ones that resizing joins. So besides the
-noise nothing but the picture itself is written. HU are read more than once, from the cache. Pixels are a
-column, windows a row, from the first line on: to turn the one into the other costs a barrier.
+A program computes some pixels of an image in all windows. It finds the source position of each, and computes
+the four pixels around it from HU: each a weighted sum of the few stored pixels that the resize joins. No
+intermediate image is written; HU are read more than once, from the cache. Pixels are a column and windows a
+row of each block, as a transposition would cost a barrier.
 
 Shapes: n slices of one scan, H x W pixels as stored, C windows, S pixels of a picture, T taps of the resize.
 """
@@ -18,12 +18,12 @@ from torch import Tensor
 from ich_mil.windows import scaled
 
 PIXELS = 256
-"""Of one program."""
+"""Pixels of one program."""
 
 
 @triton.jit
 def _picture(hu, y, x, here, level, width, first, weights, height, across, top, left, TAPS: tl.constexpr):
-    """Pixels (y, x), both (p, 1), of the picture in all windows (p, c); 0 where not `here`."""
+    """Resized pixels (y, x), both (p, 1), in all windows (p, c); 0 where not `here`."""
     row = tl.load(first + y, mask=here, other=0) - top
     column = tl.load(first + x, mask=here, other=0) - left
     total = tl.zeros((y.shape[0], level.shape[1]), tl.float32)
@@ -42,13 +42,13 @@ def _picture(hu, y, x, here, level, width, first, weights, height, across, top, 
 
 @triton.jit
 def _place(pixel, size):
-    """From 0 .. S - 1 to -1 .. 1, where the outer edges of the outer pixels lie."""
+    """Pixel 0 .. S - 1 to position -1 .. 1, the outer edges of the outer pixels."""
     return tl.div_rn((2 * pixel + 1).to(tl.float32), size.to(tl.float32)) - 1.0
 
 
 @triton.jit
 def _pixel(place, size):
-    """The way back, between pixels too."""
+    """Position to (fractional) pixel, the inverse of `_place`."""
     return ((place + 1.0) * size - 1.0) * 0.5
 
 
@@ -93,15 +93,9 @@ def _draw(
 
 @lru_cache(maxsize=64)
 def _taps(side: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """How `ich_mil.windows.resize` joins the pixels of an axis: what it makes of the unit vectors.
+    """Taps of `ich_mil.windows.resize` from `side` to S pixels, from its result for unit vectors.
 
-    Args:
-        side: pixels of the axis.
-        size: S.
-        device: where they are wanted.
-
-    Returns:
-        (S,) int32 first pixel of each new one, and (S, T) float32 weights of it and those after it.
+    Returns the first pixel (S,) int32 of each new pixel, and the weights (S, T) float32 from there on.
     """
     matrix = scaled(torch.eye(side, dtype=torch.float32)[None, None], size, side)[0, 0]  # (S, side)
     used = matrix != 0
@@ -114,26 +108,14 @@ def _taps(side: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 @torch.library.custom_op("ich_mil::draw_pictures", mutates_args={"out"})
 def draw(
-    out: Tensor,
-    hu: Tensor,
-    windows: Tensor,
-    noise: Tensor | None,
-    matrix: list[float],
-    brighter: float,
-    deviation: float,
-    edge: float,
-) -> None:
-    """Fill `out` with the pictures of one scan.
+    out: Tensor, hu: Tensor, windows: Tensor, noise: Tensor | None, matrix: list[float],
+    brighter: float, deviation: float, edge: float,
+) -> None:  # fmt: skip
+    """Fill `out` (n, S, S, C) float32, contiguous, with the images of one scan `hu` (n, H, W) int16.
 
-    Args:
-        out: (n, S, S, C) float32, contiguous.
-        hu: (n, H, W) int16.
-        windows: (C, 2) float32, level and width of each in HU.
-        noise: (n, S, S) float32, standard normal; None leaves the pictures as they are, whatever follows.
-        matrix: the six numbers of the affine map, row by row.
-        brighter: shift in HU.
-        deviation: standard deviation of the noise, HU.
-        edge: how far from 0 and 1 a value is inside its window.
+    `windows` (C, 2) are level and width in HU. `noise` (n, S, S) is standard normal; None: no augmentation.
+    `matrix` has the six numbers of the affine map by row, `brighter` and `deviation` are in HU. A value is
+    inside its window from `edge` to 1 - `edge`.
     """
     n, height, across = hu.shape
     size, channels = out.shape[2:]
@@ -141,21 +123,9 @@ def draw(
     first, weights = _taps(side, size, hu.device)
     with torch.cuda.device_of(hu):
         _draw[(n * triton.cdiv(size * size, PIXELS),)](
-            out,
-            hu.contiguous(),
-            windows,
-            first,
-            weights,
-            out if noise is None else noise,
-            *matrix,
-            brighter,
-            deviation,
-            edge,
-            height,
-            across,
-            (side - height) // 2,
-            (side - across) // 2,
-            size,
+            *(out, hu.contiguous(), windows, first, weights, out if noise is None else noise),
+            *(*matrix, brighter, deviation, edge),
+            *(height, across, (side - height) // 2, (side - across) // 2, size),
             VARIED=noise is not None,
             C=channels,
             CHANNELS=triton.next_power_of_2(channels),

@@ -1,12 +1,10 @@
-"""`rbf_gram` on a GPU: Φ diag(θ) Φᵀ and Φ r, a tile of Φ after the other, in Triton.
-
-In and out: as `ich_mil.kernels.rbf_gram`, which is the definition; tiles come from `rbf_tiles_triton`.
+"""`ich_mil.kernels.rbf_gram.rbf_gram` in Triton: Φ diag(θ) Φᵀ and Φ r, one tile of Φ at a time.
 
 Of float32 products, tensor cores sum `DEPTH` slices, these sums are added in float32, and after `LONGEST`
-slices in float64. Every sum has one owner and one order, so results are the same to the bit in every run.
+slices in float64. The order of every sum is fixed, so results are the same to the bit in every run.
 
-A block of G reads 16 KB a step for 0.26 MFlop; at what the tensor cores could do that is more than the cache
-gives, so a program makes the blocks of two replicates from what it has read.
+A block of G reads 16 KB per step for 0.26 MFlop, which at the rate of the tensor cores is more than the cache
+bandwidth. A program therefore computes the blocks of two replicates from the same reads.
 
 Shapes: N slices, n of a tile, w of its memory, D features, M inducing points, P directions (P' with zeros),
 R replicates.
@@ -21,44 +19,31 @@ from ich_mil.kernels.triton.float32 import above, multiply
 from ich_mil.kernels.triton.rbf_tiles import BLOCK, DEPTH, blocks_of, in_blocks, tiles
 
 LONGEST = 2048
-"""Slices of a program, so 64 additions in float32: they lose 4e-7 of the largest sum, and a third of that is
-left after some programs. Without a limit it would be 1e-6."""
+"""Maximum number of slices of a program, 64 additions in float32: they lose 4e-7 of the largest sum, a third
+of it after some programs. Without a limit the loss would be 1e-6."""
 
 PROGRAMS = 1056
-"""Programs a launch aims at, 8 on each of 132 multiprocessors (H200), which hold 2 at a time: rows are split
-until it has them, and the last ones to end are a small part."""
+"""Number of programs of a launch, 8 for each of 132 multiprocessors (H200), which hold 2 at a time: rows are
+split until there are as many, so that the last ones to end are a small part."""
 
 MOST_SPLITS = 44
-"""And no further, unless parts were longer than `LONGEST`: each has sums (R, P, P) of its own. The 6 blocks
-of 200 directions and of one replicate then fill the card once."""
+"""Maximum number of splits (unless parts are longer than `LONGEST`): each has its own sums (R, P, P). The 6
+blocks of 200 directions and of one replicate then fill the GPU once."""
 
 PARTS = 64
-"""Parts of a tile whose shares of g a library makes side by side: one product (R, n) by (n, P) might run in
-no more programs than g has blocks. A divisor of `BLOCK`."""
+"""Parts of a tile whose contributions to g are computed as one batch: a single product (R, n) by (n, P) might
+use as few multiprocessors as g has blocks. A divisor of `BLOCK`."""
 
 
 @triton.jit
 def _gram_tile(
-    phi,
-    theta,
-    sums,
-    n,
-    span,
-    width,
-    n_directions,
-    replicates,
-    blocks,
-    SINGLE: tl.constexpr,
-    TWO: tl.constexpr,
-    BLOCK: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
+    phi, theta, sums, n, span, width, n_directions, replicates, blocks, SINGLE: tl.constexpr,
+    TWO: tl.constexpr, BLOCK: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
     """Add Φ diag(θ) Φᵀ of `span` slices to the sums of this part: one block.
 
-    With as many `COLUMNS` as rows, on or below the diagonal of so many `blocks`; with fewer, of the columns
-    behind them, and what is right of the diagonal goes where it stands mirrored. If `TWO`, of a replicate
-    and, below it, of the next one.
+    With as many `COLUMNS` as rows it is a block on or below the diagonal of `blocks` blocks; with fewer, a
+    block of the remaining columns, stored transposed. If `TWO`, the block of the next replicate is below it.
     """
     if COLUMNS == BLOCK:
         row, column = tl.program_id(0) // blocks, tl.program_id(0) % blocks
@@ -75,7 +60,7 @@ def _gram_tile(
         end = tl.minimum(start + span, n)
         replicate = tl.program_id(1) * (2 if TWO else 1)
         weights = theta + replicate * width + s
-        # an odd last one is made twice and stored once
+        # an odd last replicate is computed twice and stored once
         step = tl.where(replicate + 1 < replicates, width, 0)
         total = tl.zeros((ROWS, COLUMNS), tl.float32 if SINGLE else tl.float64)
         for k in range(start, end, DEPTH):
@@ -105,18 +90,10 @@ def _gram_tile(
 
 @torch.library.custom_op("ich_mil::rbf_gram", mutates_args=())
 def rbf_gram(
-    x: Tensor,
-    rows: Tensor | None,
-    shift: Tensor,
-    scale: Tensor,
-    z: Tensor,
-    projection: Tensor,
-    theta: Tensor,
-    target: Tensor,
-    single: bool,
-    tile: int,
-) -> tuple[Tensor, Tensor]:
-    """G (R, P, P) and g (R, P); `projection` has the variance in it, products are of float32 if `single`."""
+    x: Tensor, rows: Tensor | None, shift: Tensor, scale: Tensor, z: Tensor, projection: Tensor,
+    theta: Tensor, target: Tensor, single: bool, tile: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """G (R, P, P) and g (R, P); `projection` includes the variance, `single` means float32 products."""
     replicates, n_slices = theta.shape
     directions, most = len(projection), min(tile, n_slices)
     two = replicates > 1
@@ -139,15 +116,14 @@ def rbf_gram(
                 part[:, n:] = 0
             for programs, columns in launches:
                 _gram_tile[(programs, pairs, splits)](
-                    phi,
-                    weights,
-                    sums,
-                    triton.cdiv(n, DEPTH) * DEPTH,
-                    triton.cdiv(triton.cdiv(n, splits), DEPTH) * DEPTH,
-                    width,
-                    directions,
-                    replicates,
-                    blocks,
+                    *(phi, weights, sums, triton.cdiv(n, DEPTH) * DEPTH),
+                    *(
+                        triton.cdiv(triton.cdiv(n, splits), DEPTH) * DEPTH,
+                        width,
+                        directions,
+                        replicates,
+                        blocks,
+                    ),
                     SINGLE=single,
                     TWO=two,
                     BLOCK=BLOCK,

@@ -1,10 +1,6 @@
-"""`rbf_moments` on a GPU: μ and Σ(Wφ)² of each slice, a tile of Φ after the other, in Triton.
+"""`ich_mil.kernels.rbf_gram.rbf_moments` in Triton: μ and Σ(Wφ)² of each slice, one tile of Φ at a time.
 
-In and out: as `ich_mil.kernels.rbf_gram`, which is the definition; tiles come from `rbf_tiles_triton`. Every
-sum has one owner and one order, so results are the same to the bit in every run.
-
-Shapes: N slices, n of a tile, w of its memory, D features, M inducing points, P directions (P' with zeros),
-R replicates.
+The order of every sum is fixed, so results are the same to the bit in every run.
 """
 
 import torch
@@ -16,7 +12,7 @@ from ich_mil.kernels.triton.float32 import multiply
 from ich_mil.kernels.triton.rbf_tiles import BLOCK, DEPTH, blocks_of, in_blocks, tiles
 
 SLICES = 128
-"""Of a program: what it makes of W for the tensor cores serves twice as many as they take at a time."""
+"""Slices of a program, twice as many as tensor cores take at a time: W is converted once for both."""
 
 
 @triton.jit
@@ -44,25 +40,13 @@ def _squares(
 
 @triton.jit
 def _spread_tile(
-    phi,
-    root,
-    out,
-    first,
-    n,
-    n_directions,
-    blocks,
-    width,
-    stride_out,
-    SINGLE: tl.constexpr,
-    SLICES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    FEW: tl.constexpr,
-    DEPTH: tl.constexpr,
-):
-    """Σ_i (W φ)_i² of some slices for one replicate: so many `blocks` of rows of W, and `FEW` behind them."""
+    phi, root, out, first, n, n_directions, blocks, width, stride_out, SINGLE: tl.constexpr,
+    SLICES: tl.constexpr, BLOCK: tl.constexpr, FEW: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip
+    """Σ_i (W φ)_i² of some slices and one replicate, over `blocks` blocks of rows of W and `FEW` more."""
     s = tl.program_id(0) * SLICES + tl.arange(0, SLICES)
     p = tl.arange(0, DEPTH)
-    there = tl.minimum(s, n - 1)  # the last one again is not stored
+    there = tl.minimum(s, n - 1)  # repeats of the last slice are not stored
     at_s = phi + there[:, None].to(tl.int64) * width + p[None, :]
     W = root + tl.program_id(1).to(tl.int64) * width * width
     total = tl.zeros((SLICES,), tl.float64)
@@ -77,18 +61,10 @@ def _spread_tile(
 
 @torch.library.custom_op("ich_mil::rbf_moments", mutates_args=())
 def rbf_moments(
-    x: Tensor,
-    rows: Tensor | None,
-    shift: Tensor,
-    scale: Tensor,
-    z: Tensor,
-    projection: Tensor,
-    mean: Tensor,
-    root: Tensor,
-    single: bool,
-    tile: int,
-) -> tuple[Tensor, Tensor]:
-    """μ and Σ(Wφ)², each (R, N); `projection` has the variance in it, products are of float32 if `single`."""
+    x: Tensor, rows: Tensor | None, shift: Tensor, scale: Tensor, z: Tensor, projection: Tensor,
+    mean: Tensor, root: Tensor, single: bool, tile: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """μ and Σ(Wφ)², each (R, N); `projection` includes the variance, `single` means float32 products."""
     (replicates, directions), n_slices = mean.shape, len(x if rows is None else rows)
     mu = z.new_empty(replicates, n_slices)
     spread = torch.empty_like(mu)
@@ -99,15 +75,7 @@ def rbf_moments(
         for first, n, phi, phi64 in tiles(x, rows, shift, scale, z, projection, single, tile, by_slices=True):
             torch.mm(mean, phi64[:n, :directions].mT, out=mu[:, first : first + n])
             _spread_tile[(triton.cdiv(n, SLICES), replicates)](
-                phi,
-                W,
-                spread,
-                first,
-                n,
-                directions,
-                blocks,
-                width,
-                n_slices,
+                *(phi, W, spread, first, n, directions, blocks, width, n_slices),
                 SINGLE=single,
                 SLICES=SLICES,
                 BLOCK=BLOCK,

@@ -1,9 +1,8 @@
 """Secondary Capture images of a result, which every DICOM viewer can display.
 
-In: the result of one scan, its HU and maps, and its context. Out: a series of RGB images: first the summary,
-then one image for each slice with maps, which shows the slice, its evidence and its uncertainty. Letters at
-the edges mark the sides of the patient. The images are uncompressed and refer to the source images; their
-pixels contain no name of the patient.
+A series of RGB images: the summary, then one image for each slice with maps, which shows the slice, its
+evidence and its uncertainty. The images are uncompressed and refer to the source images; their pixels contain
+no name of the patient.
 
 Source: DICOM PS3.3 A.8.1 (Secondary Capture Image).
 """
@@ -36,16 +35,7 @@ def secondary_captures(
     context: StudyContext,
     identity: Identity,
 ) -> list[SCImage]:
-    """Create the Secondary Capture images of one scan.
-
-    Args:
-        scan: result of the scan.
-        results: provenance of the model and decision rule.
-        hu: (n, H, W) HU of the slices.
-        maps: (k, H, W) on the pixel grid of the slices; None if there are none.
-        context: study of the scan.
-        identity: UIDs and equipment of the result objects.
-    """
+    """Create the Secondary Capture images of one scan, from `hu` (n, H, W) and `maps` (k, H, W) if any."""
     shown = key_slices(scan)
     edges = [edges_of(one.middle.header.orientation) for one in context.slices]
     summary = summary_picture(scan, results.model, results.decided_by, hu, maps, edges, shown)

@@ -44,7 +44,7 @@ DECISION = _own("DECISION", "Decision on intracranial hemorrhage")
 DECISIONS = {
     POSITIVE: CodedConcept("10828004", "SCT", "Positive"),
     NEGATIVE: CodedConcept("260385009", "SCT", "Negative"),
-    LOOK: _own("LOOK", "No prediction, please look"),
+    LOOK: _own("LOOK", "Undecided, please look"),
 }
 
 EVIDENCE = _own("EVIDENCE", "Evidence for intracranial hemorrhage, latent scale")

@@ -1,8 +1,8 @@
 """Patient, study and source images of a scan, with values that are valid for DICOM results.
 
-In: a scan of a prepared set; its source files must still be at the paths they were prepared from. Out: a
-`StudyContext`. Only headers are read. Required values that are missing or invalid in the sources are supplied
-here and nowhere else, each with a line in `StudyContext.notes`:
+The source files must still be at the paths they were prepared from; only headers are read. Required values
+that are missing or invalid in the sources are supplied here and nowhere else, each with a line in
+`StudyContext.notes`:
 
     patient and study      left empty, or converted (`ich_mil.report.dicom.patient`)
     SOPClassUID            that of the file meta information, else CT Image Storage
@@ -26,10 +26,8 @@ from pydicom.uid import CTImageStorage
 
 from ich_mil.data.preparation.record import ScanRecord, read_record
 from ich_mil.data.store import PreparedSet
-from ich_mil.dicom.files.elements import CHARACTER_SET, Elements, read_elements, tag_of
-from ich_mil.dicom.files.header import SliceHeader, read_headers
-from ich_mil.dicom.files.slice_name import slice_file
-from ich_mil.dicom.files.tags import SOP_CLASS
+from ich_mil.dicom.files.elements import Elements, read_elements
+from ich_mil.dicom.files.header import SliceHeader, read_headers, slice_file
 from ich_mil.dicom.geometry.planes import heights_along, normal_of
 from ich_mil.errors import DataError, DicomError
 from ich_mil.report.dicom.patient import CARRIED, REQUIRED, patient_and_study
@@ -52,25 +50,16 @@ _THICKNESS_DIGITS = 3
 """Decimals of a thickness in mm: rounding to micrometres makes computed thicknesses of equal slices equal."""
 
 
-_TAGS = frozenset(
-    {CHARACTER_SET, SOP_CLASS}
-    | {tag_of(keyword) for keyword in (*REQUIRED, *CARRIED, _FRAME_OF_REFERENCE, _LOSSY, *_LOSSY_MORE)}
-)
+_KEYWORDS = ("SOPClassUID", *REQUIRED, *CARRIED, _FRAME_OF_REFERENCE, _LOSSY, *_LOSSY_MORE)
 
 
 @dataclass(frozen=True)
 class SourceImage:
-    """One source image, or one frame of a multi-frame image.
+    """One source image, or one frame (from 1) of a multi-frame image; all UIDs are valid.
 
-    Attributes:
-        sop_class: SOPClassUID.
-        sop_uid: SOPInstanceUID, valid.
-        series_uid: SeriesInstanceUID, valid.
-        frame: frame number from 1 in a multi-frame image; None for a single-frame image.
-        frame_of_reference: FrameOfReferenceUID, valid.
-        supplied: DICOM keywords of values that are missing or invalid in the image.
-        lossy: LossyImageCompression, ratio and method by keyword; empty without lossy compression.
-        header: geometry; its thickness is always set in a `StudyContext`.
+    `supplied` are the DICOM keywords of values that are missing or invalid in the image; `lossy` is its
+    LossyImageCompression, ratio and method by keyword, if any. The thickness of `header` is always set in a
+    `StudyContext`.
     """
 
     sop_class: str
@@ -85,12 +74,7 @@ class SourceImage:
 
 @dataclass(frozen=True)
 class SourceSlice:
-    """One slice and its source images, from below; most slices have a single source image.
-
-    Attributes:
-        original: SOPInstanceUID as in the files and in `predictions.json`.
-        images: one or more source images.
-    """
+    """One slice and its source images from below, in most slices one; `original` is the UID in the files."""
 
     original: str
     images: tuple[SourceImage, ...]
@@ -107,10 +91,7 @@ class SourceSlice:
 
     @property
     def thickness(self) -> float:
-        """SliceThickness, mm.
-
-        For several images, the distance from the lower face of the first to the upper face of the last.
-        """
+        """SliceThickness, mm; for several images from the lower face of the first to the top of the last."""
         every = [one.header.thickness or 0.0 for one in self.images]
         if len(every) == 1:
             return every[0]
@@ -121,12 +102,9 @@ class SourceSlice:
 
 @dataclass(frozen=True)
 class StudyContext:
-    """Everything that the DICOM results copy from their source images.
+    """What the DICOM results copy from their source images: valid patient and study elements, and slices.
 
-    Attributes:
-        elements: patient and study elements, all valid.
-        slices: slices of the scan, from below.
-        notes: supplied or changed values, one line each.
+    `notes` has one line for each supplied or changed value.
     """
 
     elements: Dataset
@@ -156,10 +134,6 @@ def frames_of(images: Iterable[SourceImage]) -> dict[tuple[str, str], list[int]]
 def read_context(scan: ScanResult, prepared: PreparedSet) -> StudyContext:
     """Read the headers of the source images of one scan.
 
-    Args:
-        scan: result of the scan.
-        prepared: prepared set that contains the scan.
-
     Raises:
         DataError: the slices of the scan differ from those in the set, or a source file is missing or has
             changed.
@@ -187,7 +161,7 @@ def _source_slice(
         path, frame = slice_file(root, name)
         if path not in files:
             try:
-                files[path] = read_headers(path), read_elements(path, _TAGS)
+                files[path] = read_headers(path), read_elements(path, _KEYWORDS)
             except (DicomError, OSError) as error:
                 raise DataError(
                     f"{path}: a source image can no longer be read ({_reason(error, path)}); put the study "
@@ -210,12 +184,12 @@ def _reason(error: Exception, path: Path) -> str:
 
 
 def _source_image(header: SliceHeader, elements: Elements) -> SourceImage:
-    frame_of_reference = elements.text(tag_of(_FRAME_OF_REFERENCE))
-    sop_class = elements.text(SOP_CLASS)
-    said = {"SOPClassUID": sop_class, _FRAME_OF_REFERENCE: frame_of_reference}
-    lossy = {_LOSSY: "01"} if elements.text(tag_of(_LOSSY)) == "01" else {}
+    frame_of_reference = elements.text(_FRAME_OF_REFERENCE)
+    sop_class = elements.text("SOPClassUID")
+    given = {"SOPClassUID": sop_class, _FRAME_OF_REFERENCE: frame_of_reference}
+    lossy = {_LOSSY: "01"} if elements.text(_LOSSY) == "01" else {}
     if lossy:
-        texts = {keyword: elements.text(tag_of(keyword)) for keyword in _LOSSY_MORE}
+        texts = {keyword: elements.text(keyword) for keyword in _LOSSY_MORE}
         lossy |= {keyword: text for keyword, text in texts.items() if _LOSSY_MORE[keyword].fullmatch(text)}
     return SourceImage(
         sop_class=valid_uid(sop_class or elements.media_sop_class or CTImageStorage),
@@ -225,7 +199,7 @@ def _source_image(header: SliceHeader, elements: Elements) -> SourceImage:
         frame_of_reference=valid_uid(frame_of_reference)
         if frame_of_reference
         else derived_uid("frame of reference", header.study_uid, header.series_uid),
-        supplied=tuple(name for name, uid in said.items() if valid_uid(uid) != uid),
+        supplied=tuple(name for name, uid in given.items() if valid_uid(uid) != uid),
         lossy=lossy,
         header=header,
     )

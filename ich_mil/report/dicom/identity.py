@@ -1,10 +1,9 @@
 """UIDs, series, equipment and time stamps of the DICOM result objects.
 
-In: the results, their context, and the time of writing. Out: an `Identity` for the objects of one scan. UIDs
-are a deterministic function of model, program version, scan result, maps, ledger codes (without file names),
-and source images with their orientation (the pictures show it as letters). The same results written twice
-have the same UIDs, so that an archive stores them once. Different results, even of the same model, are
-different objects in different series. Only dates and times depend on the time of writing.
+UIDs are a deterministic function of model, program version, scan result, maps, ledger codes (without file
+names), and source images with their orientation (the pictures show it as letters). The same results written
+twice have the same UIDs, so that an archive stores them once; different results are different objects in
+different series. Only dates and times depend on the time of writing.
 """
 
 import json
@@ -32,22 +31,12 @@ UTF_8 = "ISO_IR 192"
 
 
 class Kind(Enum):
-    """Type of result object: series number in the study, series description, and prefix of the file name."""
+    """Type of result object: series number, series description, and prefix of the file name."""
 
     CAPTURE = (9801, "ICH result", "capture")
     MAP = (9802, "ICH maps", "map")
     REPORT = (9803, "ICH measurements", "report")
     KEY = (9804, "ICH key images", "key")
-
-    @property
-    def number(self) -> int:
-        """SeriesNumber."""
-        return self.value[0]
-
-    @property
-    def description(self) -> str:
-        """SeriesDescription."""
-        return f"{self.value[1]}. {NOTICE}"
 
     def file_name(self, number: int | str) -> str:
         """File name of one object; `number` may be '*' to match all objects of the type."""
@@ -56,13 +45,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Identity:
-    """Identifying values of the result objects of one scan.
-
-    Attributes:
-        model: provenance of the model.
-        digest: digest of the content of all objects.
-        written: time of writing.
-    """
+    """Identifying values of the result objects of one scan; `digest` covers the content of all objects."""
 
     model: Provenance
     digest: str
@@ -78,23 +61,17 @@ class Identity:
         return derived_uid(self.digest, *parts)
 
     def of_object(self, kind: Kind, number: int = 1, *, series: str = "") -> dict[str, Any]:
-        """Keyword arguments common to all constructors of highdicom.
-
-        Args:
-            kind: type of the object.
-            number: instance number from 1 within its type.
-            series: distinguishes several series of one type.
-        """
+        """Keyword arguments of highdicom's constructors for object `number` (from 1) of a type and series."""
         return {
             "series_instance_uid": self.uid("series", kind.name, series),
-            "series_number": kind.number,
+            "series_number": kind.value[0],
             "sop_instance_uid": self.uid("object", kind.name, str(number)),
             "instance_number": number,
             "manufacturer": MANUFACTURER,
             "manufacturer_model_name": line(self.model.name),
             "software_versions": line(self.model.version),
             "device_serial_number": line(self.model.weights),
-            "series_description": line(kind.description),
+            "series_description": line(f"{kind.value[1]}. {NOTICE}"),
             "content_date": self.written.date(),
             "content_time": self.written.time(),
             "specific_character_set": UTF_8,
@@ -116,8 +93,8 @@ def identify(
     """Compute the identity of the result objects of one scan."""
     # codes only: file names may differ when the same images arrive again, and no object contains them
     codes = sorted(entry.code for entry in scan.ledger if entry.code not in BESIDE)
-    said = [__version__, asdict(results.model), results.decided_by, asdict(replace(scan, ledger=())), codes]
-    total = sha256(json.dumps(said).encode())
+    parts = [__version__, asdict(results.model), results.decided_by, asdict(replace(scan, ledger=())), codes]
+    total = sha256(json.dumps(parts).encode())
     for image in context.images:
         total.update(f"{image.sop_uid} {image.frame} {image.header.orientation};".encode())
     if maps is not None:

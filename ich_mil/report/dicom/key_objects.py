@@ -1,17 +1,15 @@
 """Key Object Selection Document: the slices to look at first.
 
-In: the result of one scan and its context. Out: one object with references to the source images. The
-reference of a slice averaged from thin slices is its middle image; for multi-frame files it includes the
-frame number. The title is 'Of Interest' (CID 7010), and the description states that a model selected the
-slices, and by which rule.
+The reference of a slice averaged from thin slices is its middle image; for multi-frame files it includes the
+frame number. The description states that a model selected the slices, and by which rule.
 
-Source: DICOM PS3.16 TID 2010; PS3.3 A.35.4.
+Source: DICOM PS3.16 TID 2010, CID 7010; PS3.3 A.35.4.
 """
 
 import numpy as np
 from highdicom.ko import KeyObjectSelection, KeyObjectSelectionDocument
 
-from ich_mil.evaluate.metrics import THRESHOLD
+from ich_mil.evaluate.threshold import THRESHOLD
 from ich_mil.report.dicom import codes
 from ich_mil.report.dicom.context import StudyContext
 from ich_mil.report.dicom.identity import Identity, Kind, reference

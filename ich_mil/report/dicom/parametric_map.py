@@ -1,9 +1,8 @@
 """Parametric Maps of the evidence for blood and of its standard deviation.
 
-In: the heatmaps of one scan on the pixel grid of its slices, and its context. Out: two objects, evidence and
-standard deviation, each with one frame for each slice that has maps. Values are stored unscaled (float32) on
-the scale of the latent function of the Gaussian process, without unit. A frame has the position of its slice
-and refers to all source images of that slice. Thickness and orientation are per-frame functional groups where
+Two objects, each with one frame for each slice that has maps. Values are stored unscaled (float32) on the
+scale of the latent function of the Gaussian process, without unit. A frame has the position of its slice and
+refers to all source images of that slice. Thickness and orientation are per-frame functional groups where
 they differ between slices. Slices of another frame of reference, as in a scan of several series, are stored
 in separate objects and series.
 
@@ -42,12 +41,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def parametric_maps(maps: ScanMaps, context: StudyContext, identity: Identity) -> list[ParametricMap]:
-    """Create the Parametric Maps of one scan.
-
-    Args:
-        maps: (k, H, W) on the pixel grid of the slices.
-        context: study of the scan.
-        identity: UIDs and equipment of the result objects.
+    """Create the Parametric Maps of one scan, from `maps` (k, H, W) on the pixel grid of its slices.
 
     Returns:
         Evidence and standard deviation for each frame of reference; most scans have one.

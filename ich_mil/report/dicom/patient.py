@@ -1,20 +1,19 @@
 """Patient and study elements of a result, copied from its source images and made valid.
 
-In: the elements of one source image. Out: a dataset of the elements in `REQUIRED`, empty where the image has
-no value, and of those elements in `CARRIED` that the image has. Each difference from the image is recorded as
-a note.
+The elements in `REQUIRED` are empty where the image has no value; those in `CARRIED` are copied where the
+image has them. Each difference from the image is recorded as a note.
 
 An AccessionNumber of more than 16 characters is invalid (SH, PS3.5 6.2), and truncated it would identify
 another order. It is left empty, and Filler Order Number / Imaging Service Request (0040,2017), which
 identifies the same order in up to 64 characters (LO), holds the full number: `link_order`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
 from pydicom.dataset import Dataset
 
-from ich_mil.dicom.files.elements import CHARACTER_SET, Elements, tag_of
+from ich_mil.dicom.files.elements import Elements
 from ich_mil.report.dicom.values import (
     SH,
     age,
@@ -24,10 +23,14 @@ from ich_mil.report.dicom.values import (
     identifier,
     line,
     person_name,
-    sex,
     valid_uid,
-    yes_or_no,
 )
+
+
+def _one_of(text: str, values: Collection[str]) -> str:
+    """An enumerated value; '' for any other text."""
+    return text if text in values else ""
+
 
 REQUIRED: dict[str, Callable[[str], str]] = {
     "StudyDate": day,
@@ -37,7 +40,7 @@ REQUIRED: dict[str, Callable[[str], str]] = {
     "PatientName": person_name,
     "PatientID": identifier,
     "PatientBirthDate": day,
-    "PatientSex": sex,
+    "PatientSex": partial(_one_of, values=("M", "F", "O")),
     "StudyID": partial(identifier, most=SH),
 }
 """Patient and study elements of type 2 with their validators: required in every object, may be empty."""
@@ -46,23 +49,20 @@ CARRIED: dict[str, Callable[[str], str]] = {
     "StudyDescription": line,
     "IssuerOfPatientID": identifier,
     "PatientAge": age,
-    "PatientIdentityRemoved": yes_or_no,
+    "PatientIdentityRemoved": partial(_one_of, values=("YES", "NO")),
     "DeidentificationMethod": line,
 }
 """Optional elements, copied where they are present, with their validators."""
 
 
 def patient_and_study(first: Elements, study_uid: str, notes: list[str]) -> Dataset:
-    """Copy patient and study elements from the first source image and make them valid.
-
-    Differences from the image are appended to `notes`.
-    """
+    """Dataset of the patient and study elements; differences from the image are appended to `notes`."""
     elements = Dataset()
     elements.StudyInstanceUID = valid_uid(study_uid)
-    character_sets = first.text(CHARACTER_SET).split("\\")
+    character_sets = first.text("SpecificCharacterSet").split("\\")
     absent = []
     for keyword, valid in (REQUIRED | CARRIED).items():
-        raw = first.values.get(tag_of(keyword), b"")
+        raw = first.values.get(keyword, b"")
         text = decoded(raw, character_sets).strip(" \0")
         value = valid(text)
         if value or keyword in REQUIRED:
@@ -73,8 +73,8 @@ def patient_and_study(first: Elements, study_uid: str, notes: list[str]) -> Data
             here = "changed" if value else "empty"  # no value here: it may name the patient
             notes.append(f"{keyword} of the source images is not valid: {here} here.")
     if absent:
-        notes.append(f"The source images say nothing of {', '.join(absent)}: empty here.")
-    raw = first.values.get(tag_of("AccessionNumber"), b"")
+        notes.append(f"The source images have no {', '.join(absent)}: empty here.")
+    raw = first.values.get("AccessionNumber", b"")
     order = identifier(decoded(raw, character_sets).strip(" \0"))
     if order and not elements.AccessionNumber:
         setattr(elements, ORDER, order)
@@ -89,11 +89,7 @@ def patient_and_study(first: Elements, study_uid: str, notes: list[str]) -> Data
 
 
 def link_order(made: Dataset) -> None:
-    """Copy the order number of a report to its Referenced Request Sequence (PS3.3 C.17.2).
-
-    Does nothing without `ORDER`. Other objects hold `ORDER` at the top level only, since none of their
-    sequences contains this element.
-    """
+    """Copy the order number (`ORDER`) of a report to its Referenced Request Sequence (PS3.3 C.17.2)."""
     if ORDER not in made or made.Modality not in ("SR", "KO"):
         return
     request = Dataset()

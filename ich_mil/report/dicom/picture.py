@@ -1,7 +1,6 @@
 """Pictures of the Secondary Capture images: a summary page, and one page for each slice with maps.
 
-In: the result of one scan, its HU and its maps. Out: RGB pixels. No patient name, date or identifier is
-drawn; they are in the attributes of the study.
+No patient name, date or identifier is drawn; they are in the attributes of the study.
 
 Shapes: n slices, k slices with maps, H, W pixels.
 """
@@ -21,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ich_mil.dicom.geometry.planes import Edges
 from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE
-from ich_mil.evaluate.metrics import THRESHOLD
+from ich_mil.evaluate.threshold import THRESHOLD
 from ich_mil.report.canvas import GREY, ORANGE, SKY, VERMILION, own_style
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import percent
@@ -50,16 +49,16 @@ def summary_picture(
     edges: Sequence[Edges | None],
     shown: Sequence[int],
 ) -> np.ndarray:
-    """Draw the summary page: decision, probability, strip of slices, and the key slices.
+    """Draw the summary page: decision, probability, strip of slices, and up to eight slices (`shown`).
 
     Args:
         scan: result of the scan.
         model: provenance of the model.
         decided_by: description of the decision rule.
         hu: (n, H, W) HU.
-        maps: (k, H, W) on the pixel grid of the slices; None if there are none.
+        maps: (k, H, W) on the pixel grid of the slices, if any.
         edges: sides of the patient at the edges of each slice's picture; None: not marked.
-        shown: indices of up to eight slices.
+        shown: indices of the slices.
 
     Returns:
         (1024, 1024, 3) uint8 RGB.
@@ -99,17 +98,9 @@ def summary_picture(
 def slice_picture(
     scan: ScanResult, place: int, hu: np.ndarray, maps: ScanMaps, edges: Edges | None
 ) -> np.ndarray:
-    """Draw one slice beside its evidence and the standard deviation of the evidence.
+    """Draw slice `place` beside its evidence and the standard deviation of the evidence.
 
-    Args:
-        scan: result of the scan.
-        place: index of a slice that has maps.
-        hu: (n, H, W) HU.
-        maps: (k, H, W) on the pixel grid of the slices.
-        edges: sides of the patient at the edges of the slice's picture; None: not marked.
-
-    Returns:
-        (480, 1200, 3) uint8 RGB.
+    Arguments as for `summary_picture`. Returns (480, 1200, 3) uint8 RGB.
     """
     figure = _page(12.0, 4.8)
     one = scan.slices[place]
@@ -126,7 +117,8 @@ def slice_picture(
     _say(
         figure,
         0.955,
-        f"slice {place + 1} of {len(scan.slices)} from below: probability {percent(one.probability)}, "
+        f"Intracranial hemorrhage: slice {place + 1} of {len(scan.slices)} from below, probability "
+        f"{percent(one.probability)}, "
         f"95 % interval {percent(low)} to {percent(high)}",
         13,
     )

@@ -1,16 +1,13 @@
 """Comprehensive SR of a result: coded measurements after TID 1500 (Measurement Report).
 
-In: the result of one scan and its context. Out: one object with a measurement group for the scan and one for
-each slice. A group identifies the algorithm. The group of a slice refers to its source images: all of them
-for a slice averaged from thin slices, and the frames for multi-frame files. A group holds four probabilities,
-distinguished by their derivation: mean, standard deviation, and the ends of the central 95 % of the posterior
-samples. The measurement method names the event, intracranial hemorrhage.
+One measurement group for the scan and one for each slice, which refers to its source images. A group holds
+four probabilities, distinguished by their derivation: mean, standard deviation, and the ends of the central
+95 % of the posterior samples. The measurement method names the event, intracranial hemorrhage.
 
-A Finding (121071, DCM) in a group asserts the finding, and receivers count findings. Finding is optional in
-TID 1501. Only the group of a scan that guaranteed thresholds classify as positive has one; no guarantee holds
-for a slice. Comments contain the research notice, the decision rule, problems of the input, and the values
-supplied because the sources lack them. A positive or negative decision without a guarantee is in a comment
-only.
+A Finding (121071, DCM) in a group asserts the finding, and receivers count findings. Only the group of a scan
+that guaranteed thresholds classify as positive has one; no guarantee holds for a slice. Comments contain the
+research notice, the decision rule, problems of the input, and the values supplied because the sources lack
+them. A positive or negative decision without a guarantee is in a comment only.
 
 Source: DICOM PS3.16 TID 1500, TID 1501, TID 300, TID 4019; PS3.3 A.35.3 (Comprehensive SR).
 """
@@ -48,14 +45,7 @@ from ich_mil.runs.predictions import NOTICE, ScanResult, SliceResult, is_promise
 def structured_report(
     scan: ScanResult, decided_by: str, context: StudyContext, identity: Identity
 ) -> ComprehensiveSR:
-    """Create the structured report of one scan.
-
-    Args:
-        scan: result of the scan.
-        decided_by: description of the decision rule.
-        context: study of the scan.
-        identity: UIDs and equipment of the result objects.
-    """
+    """Create the structured report of one scan."""
     content = MeasurementReport(
         observation_context=ObservationContext(observer_device_context=device_context(identity)),
         procedure_reported=codes.CT_HEAD,
@@ -181,6 +171,6 @@ def _comments(scan: ScanResult, decided_by: str, context: StudyContext) -> list[
     ]
     if scan.kinds:
         comments.append(f"Kind of bleed, if there is one. {'; '.join(kinds(scan))}.")
-    if told := [*problems(scan.ledger), *routine(scan.ledger)]:
-        comments.append(f"Input: {'; '.join(told)}.")
+    if lines := [*problems(scan.ledger), *routine(scan.ledger)]:
+        comments.append(f"Input: {'; '.join(lines)}.")
     return [*comments, *context.notes]

@@ -1,8 +1,7 @@
-"""Validation of DICOM element values by value representation (VR).
+"""Texts that are valid for their value representation (VR), from raw bytes of a source image or any text.
 
-In: raw bytes of a source image, or any text. Out: text that is valid for its VR. Texts and names are
-truncated to the allowed length. An identifier is kept whole or left out, since a truncated identifier could
-be that of another patient.
+Texts and names are truncated to the allowed length. An identifier is kept whole or left out, since a
+truncated identifier could be that of another patient.
 
 Source: DICOM PS3.5 6.2 (value representations), PS3.5 9 and B.2 (unique identifiers derived from UUIDs).
 """
@@ -10,8 +9,10 @@ Source: DICOM PS3.5 6.2 (value representations), PS3.5 9 and B.2 (unique identif
 import json
 import re
 from collections.abc import Sequence
-from datetime import date
 from uuid import UUID, uuid5
+
+from pydicom.uid import RE_VALID_UID
+from pydicom.valuerep import DA
 
 from ich_mil.dicom.files.text import decode_text
 from ich_mil.report.text import printable
@@ -22,8 +23,6 @@ LO, SH = 64, 16
 _NAMESPACE = UUID("5f0c1d0a-7d9e-4b0c-9f4e-3c6f1d6b2a17")
 """UUID namespace of all derived UIDs."""
 _NAME_PARTS, _NAME_GROUPS, _NAME_CHARACTERS = 5, 3, 64
-_UID = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))*")
-_DATE = re.compile(r"([0-9]{4})[.-]?([0-9]{2})[.-]?([0-9]{2})")
 _TIME = re.compile(r"([01][0-9]|2[0-3])(?::?([0-5][0-9])(?::?([0-5][0-9]|60)(\.[0-9]{1,6})?)?)?")
 
 
@@ -34,7 +33,7 @@ def derived_uid(*parts: str) -> str:
 
 def valid_uid(uid: str) -> str:
     """The UID itself if valid, else (such as RSNA's `ID_...`) a UID derived from it."""
-    return uid if len(uid) <= 64 and _UID.fullmatch(uid) else derived_uid("not a UID", uid)
+    return uid if len(uid) <= 64 and re.fullmatch(RE_VALID_UID, uid) else derived_uid("not a UID", uid)
 
 
 def decoded(raw: bytes, character_sets: Sequence[str]) -> str:
@@ -69,9 +68,9 @@ def person_name(text: str) -> str:
 
 def day(text: str) -> str:
     """A date (DA) as YYYYMMDD, also from the older YYYY.MM.DD; '' if invalid."""
-    found = _DATE.fullmatch(text)
+    plain = re.sub(r"(\d{4})[.-]?(\d\d)[.-]?(\d\d)", r"\1\2\3", text)
     try:
-        return date(*map(int, found.groups())).isoformat().replace("-", "") if found else ""
+        return plain if re.fullmatch("[0-9]{8}", plain) and DA(plain) else ""
     except ValueError:
         return ""
 
@@ -79,22 +78,12 @@ def day(text: str) -> str:
 def clock(text: str) -> str:
     """A time (TM) as HHMMSS.FFFFFF, as precise as given, also from HH:MM:SS; '' if invalid.
 
-    SS is 60 in a leap second.
+    SS is 60 in a leap second. pydicom's validation also accepts ranges of times.
     """
     found = _TIME.fullmatch(text)
     return "".join(part or "" for part in found.groups()) if found else ""
 
 
-def sex(text: str) -> str:
-    """M, F or O; '' for any other value."""
-    return text if text in ("M", "F", "O") else ""
-
-
 def age(text: str) -> str:
     """An age (AS) such as 045Y; '' if invalid."""
     return text if re.fullmatch(r"[0-9]{3}[DWMY]", text) else ""
-
-
-def yes_or_no(text: str) -> str:
-    """YES or NO; '' for any other value."""
-    return text if text in ("YES", "NO") else ""

@@ -1,8 +1,7 @@
 """Export of the results of one scan as DICOM files for the archive of its images.
 
-In: the result of a scan, its prepared set, and its maps if there are any. Out: files in a folder: pictures
-(Secondary Capture), maps (Parametric Map), measurements (Structured Report) and key slices (Key Object
-Selection). Each type is a separate series in the study of the source images, with the patient of the source
+Pictures (Secondary Capture), maps (Parametric Map), measurements (Structured Report) and key slices (Key
+Object Selection) are separate series in the study of the source images, with the patient of the source
 images: nothing is de-identified.
 """
 
@@ -10,6 +9,7 @@ from collections.abc import Collection
 from datetime import datetime
 from pathlib import Path
 
+import numpy as np
 from pydicom.dataset import Dataset
 from pydicom.filewriter import dcmwrite
 
@@ -26,7 +26,12 @@ from ich_mil.runs.predictions import Results, ScanResult
 
 
 def write_dicom_results(
-    scan: ScanResult, results: Results, prepared: PreparedSet, maps: ScanMaps | None, folder: Path
+    scan: ScanResult,
+    results: Results,
+    prepared: PreparedSet,
+    hu: np.ndarray,
+    maps: ScanMaps | None,
+    folder: Path,
 ) -> list[Path]:
     """Write all DICOM results of one scan.
 
@@ -34,6 +39,7 @@ def write_dicom_results(
         scan: a scan of `results.scans`.
         results: provenance of the model and decision rule.
         prepared: prepared set that contains the scan; the headers of its source files are read again.
+        hu: (n, H, W) int16 HU of the scan, lowest slice first.
         maps: heatmaps of some slices of the scan; None writes no Parametric Map.
         folder: output folder; files of an earlier call are replaced, other files are kept.
 
@@ -41,12 +47,10 @@ def write_dicom_results(
         Paths of the files: pictures, maps, report, key objects.
 
     Raises:
-        DataError: a source file is missing or has changed, the scan differs from that of the set, or the disk
-            is full.
+        DataError: a source file is missing or has changed, or the scan differs from that of the set.
     """
     context = read_context(scan, prepared)
     identity = identify(scan, results, context, maps, datetime.now())
-    hu = prepared.hu(scan.scan)
     fine = None if maps is None or not len(maps.slices) else maps.on_grid(*hu.shape[1:])
     made: dict[Kind, list[Dataset]] = {
         Kind.CAPTURE: [*secondary_captures(scan, results, hu, fine, context, identity)],

@@ -1,9 +1,9 @@
 """Paired comparison of models with a reference model on the same scans, by bootstrap over patients.
 
-In: labels and the scores of several models on the same scans. Out: a row for each other model and metric: the
-difference to the reference, its interval, and how often the model is better. Both models are evaluated on the
-same resamples, so variation between scans that affects both cancels: a difference may be clear although the
-two intervals in the result table overlap.
+Both models are evaluated on the same resamples, so variation between scans that affects both cancels: a
+difference may be clear although the two intervals in the result table overlap. An interval that excludes 0
+means that the models differ on scans from this population; it does not include the variation between training
+runs, and one in twenty such intervals is wrong by chance.
 
 Shapes: B scans, N slices (packed), K scans with slices of both classes, R resamples.
 """
@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import norm, rankdata
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
-from ich_mil.evaluate.bootstrap import RESAMPLES, ROUNDING, Interval, patient_bootstrap, patients_behind
-from ich_mil.evaluate.metrics import auc_inside, check_scores, patient_keys, scan_metrics
+from ich_mil.evaluate.bootstrap import RESAMPLES, ROUNDING, Interval, effective_patients, patient_bootstrap
+from ich_mil.evaluate.metrics import auc_inside, patient_keys, scan_metrics
 from ich_mil.evaluate.resampled_metrics import resampled_scan_metrics
-from ich_mil.reproduce.statistics.delong import delong_test
 
 COLUMNS = ["model", "reference", "metric", "value", "reference_value", "difference", "low", "high", "better"]
 COLUMNS += ["delong_p", "n", "positives", "patients", "resamples", "ignored", "note"]
@@ -29,16 +29,35 @@ LOWER_IS_BETTER = frozenset({"log_loss", "brier", "ece"})
 _Row = dict[str, Any]
 
 
-def _others(scores: Mapping[str, np.ndarray], reference: str) -> list[str]:
-    if reference not in scores or len(scores) < 2:
-        raise ValueError(
-            f"need the reference {reference!r} and a model to compare with it, got {list(scores)}"
-        )
-    return [name for name in scores if name != reference]
+def delong_p(labels: np.ndarray, a: np.ndarray, b: np.ndarray) -> float:
+    """Two-sided p-value of equal AUCs of two models on the same scans, which count as independent.
 
+        z = (AUC_a - AUC_b) / √(S₁₀/P + S₀₁/Q)
 
-def _join(*notes: str) -> str:
-    return "; ".join(note for note in notes if note)
+    S₁₀ and S₀₁ are the sample variances, over P positives and over Q negatives, of the difference between the
+    structural components of the two models (DeLong, DeLong and Clarke-Pearson 1988, 10.2307/2531595),
+    computed with mid-ranks as in Sun and Xu 2014 (10.1109/LSP.2014.2337313). If the variance is 0, p is 1 for
+    equal AUCs, else NaN (one model ranks perfectly, the other is constant).
+
+    Args:
+        labels: (B,) in {0, 1}, at least two of each.
+        a: (B,) finite scores of one model.
+        b: (B,) finite scores of the other model.
+    """
+    scores = np.stack([a, b])
+    positive, negative = scores[:, labels == 1], scores[:, labels == 0]
+    P, Q = positive.shape[1], negative.shape[1]
+    ranks = rankdata(np.hstack([positive, negative]), axis=1)  # (2, P + Q), mid-ranks among all
+    # negatives below each positive and positives below each negative, ties count ½: multiples of ½, so that
+    # components that are all equal have a variance of exactly 0
+    of_positives = ranks[:, :P] - rankdata(positive, axis=1)  # (2, P)
+    of_negatives = ranks[:, P:] - rankdata(negative, axis=1)  # (2, Q)
+    variance = np.var(of_positives[0] - of_positives[1], ddof=1) / (Q * Q * P)
+    variance += np.var(of_negatives[0] - of_negatives[1], ddof=1) / (P * P * Q)
+    difference = float((of_positives[0] - of_positives[1]).mean() / Q)
+    if variance == 0:
+        return 1.0 if difference == 0 else np.nan
+    return float(2 * norm.sf(abs(difference / float(np.sqrt(variance)))))
 
 
 def _paired_bootstrap(
@@ -59,64 +78,51 @@ def _paired_bootstrap(
     return intervals, {name: np.concatenate([part[name] for part in parts]) for name in intervals}
 
 
-def _measured(
+def _row(
     metric: str,
-    value: float,
-    other: float,
+    values: tuple[float, float],
     interval: Interval,
     draws: np.ndarray,
-    behind: Mapping[str, int],
+    patients: int | None,
 ) -> _Row:
-    """Bootstrap columns of one row; ties count one half in `better`.
-
-    An ECE gets no interval. Resampling inflates it, and more so for the better calibrated model: for two
-    models with ECEs of 0 and 0.06, simulated with 60 or 490 scans, the coverage of the interval of the
-    difference was 0 to 0.06.
-    """
+    """Columns of one row, from the values of model and reference; `patients` is `effective_patients`."""
     gain = draws[~np.isnan(draws)] * (-1 if metric in LOWER_IS_BETTER else 1)
-    row = {
+    note = _why_no_interval(metric, interval, len(gain), patients)
+    return {
         "metric": metric,
-        "value": value,
-        "reference_value": other,
-        "difference": value - other,
-        "low": interval.low,
-        "high": interval.high,
+        "value": values[0],
+        "reference_value": values[1],
+        "difference": values[0] - values[1],
+        "low": np.nan if note else interval.low,
+        "high": np.nan if note else interval.high,
+        "better": np.nan if note else float(((gain > 0) + (gain == 0) / 2).mean()),
         "ignored": interval.ignored,
         "delong_p": np.nan,
+        "note": note,
     }
-    if metric == "ece":
-        nothing = dict.fromkeys(("low", "high", "better"), np.nan)
-        return {**row, **nothing, "note": "resampling adds to an ECE, so it says nothing of a difference"}
-    if note := _why_no_interval(interval, len(gain), behind.get(metric)):
-        return {**row, **dict.fromkeys(("low", "high", "better"), np.nan), "note": note}
-    return {**row, "better": float(((gain > 0) + (gain == 0) / 2).mean()), "note": ""}
 
 
-def _why_no_interval(interval: Interval, usable: int, patients: int | None) -> str:
-    """Reason why the resamples give no valid interval, else empty.
-
-    If all resamples agree, their spread is 0 and the interval would have no width. That two models are
-    correct on each of ten scans, or that only one of them finds the single positive scan, does not bound a
-    difference.
-
-    `patients` is the number of patients as in `bootstrap.of_proportion`.
-    """
+def _why_no_interval(metric: str, interval: Interval, usable: int, patients: int | None) -> str:
+    """Reason why the resamples give no valid interval, else empty."""
+    if metric == "ece":  # inflated more for the better calibrated model: simulated coverage 0 to 0.06
+        return "resampling adds to an ECE, so there is no interval of its difference"
     if np.isnan(interval.low):
         return "no resample holds both classes" if usable == 0 else "one patient only, so no interval"
     if patients == 1:
         return "too few patients of a class, so no interval"
-    if interval.high - interval.low < ROUNDING:
+    if interval.high - interval.low < ROUNDING:  # that two models agree on ten scans bounds no difference
         return "all resamples agree, so no interval"
     return ""
 
 
-def _delong(labels: np.ndarray, score: np.ndarray, other: np.ndarray, *, several: bool) -> tuple[float, str]:
-    """p-value of the AUC difference, and remarks on it; `several`: some patient has several scans."""
-    if min((labels == 1).sum(), (labels == 0).sum()) < 2:
-        return np.nan, "DeLong needs two scans of each class"
-    result = delong_test(labels, score, other)
-    clustered = "DeLong counts scans as independent, but patients have several: read the interval"
-    return result.p, _join(result.note, clustered if several else "")
+def _facts(reference: str, labels: np.ndarray, owner: np.ndarray, resamples: int) -> _Row:
+    return {
+        "reference": reference,
+        "n": len(labels),
+        "positives": int(labels.sum()),
+        "patients": len(np.unique(owner)),
+        "resamples": resamples,
+    }
 
 
 def compare(
@@ -130,56 +136,31 @@ def compare(
 ) -> pd.DataFrame:
     """Compare the scan probabilities of each model with the reference, in every metric of `scan_metrics`.
 
-    An interval that excludes 0 means that the models differ on scans from this population. It does not
-    include the variation between training runs. One in twenty such intervals is wrong by chance, so consider
-    how many are read.
-
-    Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
-        scores: (B,) probabilities of each model, by its name.
-        patients: B patient keys; the intervals resample patients.
-        reference: name of the reference model.
-        seed: seed of the resampling.
-        resamples: number of resamples R.
+    `scores` are (B,) probabilities by the name of the model.
 
     Returns:
-        One row for each model and metric, in the order given, with the columns `COLUMNS`: `value`,
-        `reference_value`, `difference` (`value - reference_value`), `low` and `high` of its 95 % interval,
-        `better`: the fraction of resamples in which the model is better (lower for `LOWER_IS_BETTER`), a tie
-        counting one half. These three are NaN for `ece`, if all resamples agree, and if a metric rests on one
-        patient of a class. `delong_p` is for `auc` only, else NaN; `n` scans, `positives` and `patients`
-        among them; `resamples`, the number `ignored` because they have one class only; `note`: why a number
-        is missing, or a remark on it.
+        One row for each model and metric, with the columns `COLUMNS`: `difference` (`value -
+        reference_value`), its interval, and `better`, the fraction of resamples in which the model is better,
+        a tie counting one half; `delong_p` for `auc` only; the number of resamples `ignored` because they
+        have one class only.
 
     Raises:
-        DataError: a score is NaN or not a probability (the message names the model), or there is one class
-            only.
-        ValueError: lengths do not match, or the reference or a model to compare is missing.
+        DataError: there is one class only.
     """
-    others, owner = _others(scores, reference), patient_keys(patients, len(labels))
-    checked = {}
-    for name, score in scores.items():
-        truth, checked[name] = check_scores(labels, score, what=f"model {name!r}", probability=True)
-    known = truth != UNKNOWN
-    truth, owner = truth[known], owner[known]
-    checked = {name: score[known] for name, score in checked.items()}
-    facts: _Row = {
-        "reference": reference,
-        "n": len(truth),
-        "positives": int(truth.sum()),
-        "patients": len(np.unique(owner)),
-        "resamples": resamples,
-    }
+    owner = patient_keys(patients, len(labels))
+    known = np.asarray(labels) != UNKNOWN
+    truth, owner = labels[known], owner[known]
+    others = {name: score[known] for name, score in scores.items()}
+    facts = _facts(reference, truth, owner, resamples)
     if len(np.unique(truth)) < 2:
         raise DataError(
             f"{facts['positives']} of {facts['n']} labelled scans are positive; models can only be compared "
             "on scans of both classes"
         )
-    base, base_values = checked[reference], scan_metrics(truth, checked[reference])
-    behind = patients_behind(truth, owner)
+    base = others.pop(reference)
+    base_values, behind = scan_metrics(truth, base), effective_patients(truth, owner)
     rows = []
-    for name in others:
-        score = checked[name]
+    for name, score in others.items():
 
         def differences(counts: np.ndarray, score: np.ndarray = score) -> dict[str, np.ndarray]:
             one, two = (resampled_scan_metrics(truth, each, counts) for each in (score, base))
@@ -187,12 +168,19 @@ def compare(
 
         intervals, draws = _paired_bootstrap(differences, owner, resamples=resamples, seed=seed)
         for metric, value in scan_metrics(truth, score).items():
-            row = _measured(metric, value, base_values[metric], intervals[metric], draws[metric], behind)
+            values = value, base_values[metric]
+            row = _row(metric, values, intervals[metric], draws[metric], behind.get(metric))
             if metric == "auc":
-                p, note = _delong(truth, score, base, several=facts["n"] > facts["patients"])
-                row |= {"delong_p": p, "note": _join(row["note"], note)}
+                notes = [row["note"]]
+                if min(facts["positives"], facts["n"] - facts["positives"]) < 2:
+                    notes.append("DeLong needs two scans of each class")
+                else:
+                    row["delong_p"] = delong_p(truth, score, base)
+                    if facts["n"] > facts["patients"]:
+                        notes.append("DeLong counts the scans of a patient as independent: use the interval")
+                row["note"] = "; ".join(filter(None, notes))
             rows.append({**facts, **row, "model": name})
-    return pd.DataFrame(rows)[COLUMNS]
+    return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def compare_slices(
@@ -205,59 +193,36 @@ def compare_slices(
     seed: int,
     resamples: int = RESAMPLES,
 ) -> pd.DataFrame:
-    """Compare slice scores of each model with those of the reference, by the AUC within positive scans.
+    """Compare slice scores of each model with those of the reference, by the mean AUC within positive scans.
 
-    Each scan with slices of both classes gives one difference of AUCs; the result is the mean of these.
-
-    Args:
-        slice_labels: (N,) in {0, 1} or `UNKNOWN`; unlabelled slices are left out.
-        scores: (N,) finite scores of each model, by its name; a larger score means a hemorrhage is more
-            likely.
-        patients: B patient keys; the intervals resample patients.
-        offsets: (B + 1,) scan b owns slices `offsets[b]:offsets[b + 1]`.
-        reference: name of the reference model.
-        seed: seed of the resampling.
-        resamples: number of resamples R.
+    `scores` are (N,) finite scores by the name of the model; scan b owns slices `offsets[b]:offsets[b + 1]`.
 
     Returns:
         As `compare`, one row for each model with the metric `slice_auc_inside`; `n` and `positives` are the
-        number of scans K. `delong_p` is NaN, because DeLong's test does not apply to a mean over scans.
+        number of scans K. `delong_p` is NaN, because the test does not apply to a mean over scans.
 
     Raises:
-        DataError: a score is NaN (the message names the model), or no scan has slices of both classes.
-        ValueError: lengths do not match, or the reference or a model to compare is missing.
+        DataError: no scan has slices of both classes.
     """
-    others, owner = _others(scores, reference), patient_keys(patients)
-    offsets = np.asarray(offsets)
-    if len(offsets) != len(owner) + 1 or offsets[-1] != len(slice_labels):
-        raise ValueError(
-            f"{len(owner)} patients, {len(offsets)} offsets and {len(slice_labels)} slice labels do not fit"
-        )
+    owner = patient_keys(patients)
     bags = np.repeat(np.arange(len(owner)), np.diff(offsets))  # (N,)
     inside = {}
     for name, score in scores.items():
-        truth, score = check_scores(slice_labels, score, what=f"model {name!r}", probability=False)
-        scans, inside[name] = auc_inside(truth, score, bags)  # (K,), (K,)
+        scans, inside[name] = auc_inside(slice_labels, score, bags)  # (K,), (K,)
     if not len(scans):
-        raise DataError("no scan has labelled slices of both kinds, so the AUC inside scans is not defined")
+        raise DataError("no scan has labelled slices of both classes, so the AUC inside scans is not defined")
     owner = owner[scans]
-    facts = {
-        "reference": reference,
-        "n": len(scans),
-        "positives": len(scans),
-        "patients": len(np.unique(owner)),
-        "resamples": resamples,
-    }
+    facts = _facts(reference, np.ones(len(scans)), owner, resamples)
+    base = inside.pop(reference)
     rows = []
-    for name in others:
-        gap = inside[name] - inside[reference]  # (K,)
+    for name, values in inside.items():
+        gap = values - base  # (K,)
 
         def differences(counts: np.ndarray, gap: np.ndarray = gap) -> dict[str, np.ndarray]:
             return {"slice_auc_inside": gap @ counts / counts.sum(axis=0)}
 
         intervals, draws = _paired_bootstrap(differences, owner, resamples=resamples, seed=seed)
-        (metric,) = intervals
-        values = float(inside[name].mean()), float(inside[reference].mean())
-        row = _measured(metric, *values, intervals[metric], draws[metric], {})
-        rows.append({**facts, **row, "model": name})
-    return pd.DataFrame(rows)[COLUMNS]
+        means = float(values.mean()), float(base.mean())
+        for metric, interval in intervals.items():
+            rows.append({**facts, **_row(metric, means, interval, draws[metric], None), "model": name})
+    return pd.DataFrame(rows, columns=COLUMNS)

@@ -1,7 +1,5 @@
 """Alarm rate of the drift test within one site: false alarms, and power for shifted features.
 
-In: scans that the model was not fitted to. Out: a table with one row for each step size.
-
 Shapes: B scans, N slices, D features.
 """
 
@@ -25,19 +23,11 @@ def alarm_rates(
 ) -> pd.DataFrame:
     """Test batches of random patients against all other patients, with original and with shifted features.
 
-    Args:
-        x: (N, D) slice features.
-        offsets: (B + 1,).
-        scores: (B,) scan scores; they are not shifted.
-        patients: B patient keys.
-        seed: seed of the draws.
+    `x` (N, D) are slice features, `offsets` (B + 1,); the scan scores (B,) are not shifted.
 
     Returns:
         Columns `step`, `draws`, `rings` (number of alarms), `share` (their rate), and `low` and `high`, its
-        95 % interval over further draws from the same scans.
-
-    Raises:
-        DataError: as in `DriftAlarm.fit` and `test`; too few patients remain beside `BATCH`.
+        interval over further draws from the same scans.
     """
     table, names = summarise(x, offsets), column_names(x.shape[1])
     owner = np.unique(patients, return_inverse=True)[1]

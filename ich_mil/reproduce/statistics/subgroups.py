@@ -1,6 +1,5 @@
 """Scan metrics of subgroups: by number of slices, kind of series, subtype of hemorrhage, reader agreement.
 
-In: labels and probabilities of B scans, and groups of them, which may overlap. Out: one row for each group.
 Good overall performance may hide a group on which the model fails. Groups that are too small get no interval,
 and a note.
 
@@ -15,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.evaluate.bootstrap import RESAMPLES, interval_of, patient_bootstrap, patients_behind
-from ich_mil.evaluate.metrics import THRESHOLD, check_scores, patient_keys, scan_metrics
+from ich_mil.evaluate.bootstrap import RESAMPLES, effective_patients, metric_intervals, patient_bootstrap
+from ich_mil.evaluate.metrics import THRESHOLD, patient_keys, scan_metrics
 from ich_mil.evaluate.resampled_metrics import resampled_losses, resampled_ranking, resampled_recall
 from ich_mil.ledger import Code
 
@@ -71,10 +70,9 @@ def _row(
             resamples=resamples,
             seed=seed,
         )
-        behind = patients_behind(labels, patients)
-        for name, resampled in intervals.items():
-            interval = interval_of(name, row[name], resampled, behind)
-            row |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
+        found = {name: row[name] for name in intervals}
+        for name, ends in metric_intervals(found, intervals, effective_patients(labels, patients)).items():
+            row |= {f"{name}_low": ends.low, f"{name}_high": ends.high}
     return {**row, "note": "; ".join(notes)}
 
 
@@ -89,37 +87,20 @@ def subgroup_table(
 ) -> pd.DataFrame:
     """Scan metrics of each group.
 
-    The log-loss depends on the prevalence, so it differs between groups of different prevalence. AUC,
-    sensitivity and specificity do not depend on it. With many groups, the best and the worst one look more
-    extreme than they are.
+    The log-loss depends on the prevalence, so it differs between groups of different prevalence. With many
+    groups, the best and the worst one look more extreme than they are.
 
-    Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out.
-        probability: (B,) in [0, 1].
-        patients: B patient keys; the intervals resample the patients of the group.
-        groups: (B,) bool by name of the group: membership of each scan.
-        seed: seed of the resampling.
-        resamples: number of resamples behind each interval.
+    `groups` are the memberships (B,) bool by name of the group; groups may overlap.
 
     Returns:
         One row for each group, in the order given, with the columns `COLUMNS`: `n` labelled scans,
         `positives` and `patients` among them, `auc`, `log_loss`, and at `THRESHOLD` `sensitivity` and
-        `specificity`, each with its 95 % interval. Metrics that are not defined are NaN, as are the intervals
-        of groups with fewer than `FEW` patients of a class; `note` gives the reason.
-
-    Raises:
-        DataError: an invalid label or probability.
-        ValueError: a group is not (B,) bool, or lengths do not match.
+        `specificity`, each with its interval, which is NaN for groups with fewer than `FEW` patients of a
+        class.
     """
-    labels, probability = check_scores(labels, probability, what="scan probabilities", probability=True)
     owner = patient_keys(patients, len(labels))
     rows = []
     for name, members in groups.items():
-        members = np.asarray(members)
-        if members.dtype != np.bool_ or members.shape != labels.shape:
-            raise ValueError(
-                f"group {name!r} must be {labels.shape} bool, got {members.shape} {members.dtype}"
-            )
         chosen = members & (labels != UNKNOWN)
         row = _row(labels[chosen], probability[chosen], owner[chosen], seed=seed, resamples=resamples)
         rows.append({**row, "group": name})
@@ -127,14 +108,7 @@ def subgroup_table(
 
 
 def slice_count_groups(offsets: np.ndarray) -> dict[str, np.ndarray]:
-    """Groups by number of slices: 'up to 20 slices', '21 to 45 slices', ..., 'over 100 slices'.
-
-    Args:
-        offsets: (B + 1,) scan b owns slices `offsets[b]:offsets[b + 1]`.
-
-    Returns:
-        (B,) bool by name; each scan is in exactly one group.
-    """
+    """Groups by number of slices, (B,) bool by name; each scan is in exactly one group."""
     names = [f"up to {EDGES[0]} slices"]
     names += [f"{low + 1} to {high} slices" for low, high in pairwise(EDGES)]
     names += [f"over {EDGES[-1]} slices"]
@@ -143,43 +117,17 @@ def slice_count_groups(offsets: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def series_groups(ledger: pd.DataFrame, scans: Sequence[str]) -> dict[str, np.ndarray]:
-    """Groups by ledger entries on the series that was chosen for a scan; a scan may be in several groups.
-
-    Args:
-        ledger: columns `scan` and `code`, as `PreparedSet.ledger`.
-        scans: B scan ids.
-
-    Returns:
-        (B,) bool by name, for the groups of `SERIES` that are not empty.
-    """
-    said = {name: set(ledger.scan[ledger.code == code]) for name, code in SERIES.items()}
-    groups = {name: np.array([scan in those for scan in scans]) for name, those in said.items()}
+    """Groups of `SERIES` that are not empty, (B,) bool by name, from the ledger of a prepared set."""
+    marked = {name: set(ledger.scan[ledger.code == code]) for name, code in SERIES.items()}
+    groups = {name: np.array([scan in listed for scan in scans]) for name, listed in marked.items()}
     return {name: where for name, where in groups.items() if where.any()}
 
 
 def subtype_groups(labels: np.ndarray, subtypes: pd.DataFrame) -> dict[str, np.ndarray]:
     """Groups by subtype of hemorrhage: the positive scans that show it, and all negative scans.
 
-    The AUC of a group is the probability that a scan with this subtype ranks above a scan without hemorrhage.
-    A scan with two subtypes is in both groups; an unlabelled scan is in none.
-
-    Args:
-        labels: (B,) in {0, 1} or `UNKNOWN`.
-        subtypes: B rows in the same order, a bool column for each subtype, for example columns of
-            `data.cq500_reads.read_cq500_findings`.
-
-    Returns:
-        (B,) bool by name of the column.
-
-    Raises:
-        ValueError: lengths do not match, or a column is not bool.
+    `subtypes` has B rows and a bool column for each subtype; an unlabelled scan is in no group.
     """
-    labels = np.asarray(labels)
-    if len(subtypes) != len(labels):
-        raise ValueError(f"{len(labels)} labels and {len(subtypes)} rows of subtypes do not fit")
-    wrong = [name for name in subtypes if subtypes[name].dtype != np.bool_]
-    if wrong:
-        raise ValueError(f"columns of subtypes must be bool, {wrong[0]!r} is {subtypes[wrong[0]].dtype}")
     return {
         str(name): (labels == 0) | ((labels == 1) & subtypes[name].to_numpy()) for name in subtypes.columns
     }

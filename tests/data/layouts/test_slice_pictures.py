@@ -70,9 +70,8 @@ def test_a_window_is_a_level_and_a_width_of_a_set_of_slices(window, layout):
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB", "P"])
-@pytest.mark.parametrize("name", ["a.png", "a.PNG"])
-def test_grey_may_be_stored_in_three_equal_colours(tmp_path, mode, name):
-    path = save(tmp_path / name, HEAD, mode)
+def test_grey_may_be_stored_in_three_equal_colours(tmp_path, mode):
+    path = save(tmp_path / "a.PNG", HEAD, mode)
     assert is_picture(str(path))
     assert read_picture(path, window=BRAIN).tolist() == HU.tolist()
     (header,) = picture_headers(path)

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import sqlite3
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from pydicom.uid import CTImageStorage
 
 from ich_mil.data.layouts.collection import Source
 from ich_mil.data.layouts.folder import FolderCollection
+from ich_mil.data.preparation import file_headers
 from ich_mil.data.preparation import index as module
 from ich_mil.data.preparation.index import HeaderIndex
 from ich_mil.data.preparation.neighbours import Neighbours
@@ -39,8 +39,16 @@ def opened(root, path, *, layout="unlabelled", leave_out=None):
 def count_reads(monkeypatch):
     """The files whose headers are read from now on."""
     asked = []
-    monkeypatch.setattr(module, "read_headers", lambda path: asked.append(path.name) or read_headers(path))
+    read = file_headers.read_headers
+    monkeypatch.setattr(file_headers, "read_headers", lambda path: asked.append(path.name) or read(path))
     return asked
+
+
+def updated(root, path, **changes):
+    """Fingerprint of each scan after an update of the index."""
+    with opened(root, path, **changes) as index:
+        index.update(jobs=1)
+        return {scan.scan: scan.fingerprint for scan in index.scans()}
 
 
 def test_headers_come_back_as_they_were_read(root, tmp_path):
@@ -71,24 +79,17 @@ def test_notes_and_padding_of_a_header_come_back(root, tmp_path):
     assert kept.pixels.padding == (-2000, -1900)
 
 
-def test_refused_files_are_named_below_the_root(root, tmp_path):
-    with opened(root, tmp_path / "index.sqlite") as index:
-        index.update(jobs=1)
-        (entry,) = index.refused()
-    assert (entry.scan, entry.file, entry.code) == ("", "notes.txt", Code.NOT_DICOM)
-    assert entry.detail == "notes.txt: it is not a DICOM file (PS3.10)"
-
-
-def test_a_refused_file_is_told_with_its_scan(root, tmp_path):
+def test_a_refused_file_has_its_scan_and_its_place_below_the_root(root, tmp_path):
     path = sorted(root.glob("*.dcm"))[0]
     (header,) = read_headers(path)
     study = header.study_uid
     path.write_bytes(path.read_bytes()[:-100])
     with opened(root, tmp_path / "index.sqlite") as index:
         index.update(jobs=1)
-        told = {entry.file: (entry.scan, entry.code) for entry in index.refused()}
+        refused = {entry.file: (entry.scan, entry.code) for entry in index.refused()}
         assert index.refused_sources() == {study: [Source(path.name, header.sop_uid)]}
-    assert told[path.name] == (study, Code.UNREADABLE)
+        assert all(entry.detail.startswith(f"{entry.file}: ") for entry in index.refused())
+    assert refused == {path.name: (study, Code.UNREADABLE), "notes.txt": ("", Code.NOT_DICOM)}
 
 
 @pytest.mark.parametrize(
@@ -117,20 +118,9 @@ def test_a_file_that_names_no_study_counts_to_the_only_one_beside_it(root, tmp_p
 @pytest.mark.parametrize(
     ("name", "content", "lost"),
     [
-        ("IM0999.dcm", b"version https://git-lfs.github.com/spec/v1\n", True),
-        ("IM0999.DCM", b'{"error": 404}', True),
-        ("error.dcm", b"<html>not found</html>", True),
+        ("IM0999.DCM", b"version https://git-lfs.github.com/spec/v1\n", True),
         ("ID_0a1b2c3d4.dcm", b"", True),
-        ("ID_0a1b2c3d4", b"text", True),  # its number without the suffix
-        ("ID_0a1b2c3d4.dcm.gz", b"\x1f\x8b", True),
-        ("series2.zip", b"PK", True),
         (".gitkeep", b"", False),
-        ("_SUCCESS", b"", False),
-        (".nfs00000000012a4f", b"", False),
-        ("meta.json.gz", b"\x1f\x8b", False),
-        ("meta.json", b"", False),
-        ("._ID_0a1b2c3d4.dcm", b"", False),
-        ("ID_0a1b2c3d4.json", b"{}", False),
         ("notes.txt", b"text", False),
     ],
 )
@@ -147,16 +137,6 @@ def test_what_shows_no_dicom_is_a_lost_slice_if_it_has_the_name_of_one(root, tmp
     assert entry.file == name
 
 
-def test_a_socket_is_no_slice(root, tmp_path, monkeypatch):
-    (root / "notes.txt").unlink()
-    monkeypatch.chdir(root)  # names of sockets are short
-    with socket.socket(socket.AF_UNIX) as one, opened(root, tmp_path / "index.sqlite") as index:
-        one.bind("agent.sock")
-        index.update(jobs=1)
-        (entry,) = index.refused()
-    assert (entry.file, entry.code) == ("agent.sock", Code.NOT_DICOM)
-
-
 @pytest.mark.parametrize(
     ("slices", "name", "may_be"),
     [
@@ -169,6 +149,13 @@ def test_a_socket_is_no_slice(root, tmp_path, monkeypatch):
         (["a.IMA"], "b.ima", True),
         (["IM1"], "VERSION", False),
         ([".IM1.dcm"], ".IM2.dcm", True),
+        (["IM1.dcm"], "._IM2.dcm", False),
+        (["IM1.dcm"], "IM2", True),
+        (["IMAGE"], "image", False),
+        (["IM1.dcm"], "IM2.dcm.gz", True),
+        (["IM1.dcm"], "series2.zip", True),
+        (["IM1.dcm"], ".nfs00000000012a4f", False),
+        (["IM1.dcm"], "meta.json.gz", False),
         ([], "VERSION", True),
     ],
 )
@@ -192,25 +179,17 @@ def test_a_scan_of_refused_files_only_is_told(root, tmp_path):
 
 
 def test_only_new_and_changed_files_are_read_again(root, tmp_path, monkeypatch):
-    with opened(root, tmp_path / "index.sqlite") as index:
-        index.update(jobs=1)
-        before = {scan.scan: scan.fingerprint for scan in index.scans()}
+    before = updated(root, tmp_path / "index.sqlite")
     asked = count_reads(monkeypatch)
     files = sorted(root.glob("*.dcm"))
-    with opened(root, tmp_path / "index.sqlite") as index:
-        index.update(jobs=1)
-        assert asked == []
-        assert {scan.scan: scan.fingerprint for scan in index.scans()} == before
+    assert updated(root, tmp_path / "index.sqlite") == before
+    assert asked == []
     os.utime(files[0], ns=(1, 1))
     files[1].unlink()
-    changed = {read_headers(files[0])[0].study_uid}
-    with opened(root, tmp_path / "index.sqlite") as index:
-        index.update(jobs=1)
-        after = {scan.scan: scan.fingerprint for scan in index.scans()}
-        paths = {source.path for scan in index.scans() for source in scan.sources}
+    studies = {read_headers(files[0])[0].study_uid}
+    after = updated(root, tmp_path / "index.sqlite")
     assert asked == [files[0].name]
-    assert paths == {path.name for path in files} - {files[1].name}
-    assert changed <= {scan for scan in before if before[scan] != after[scan]}
+    assert studies <= {scan for scan in before if before[scan] != after[scan]}
     assert any(before[scan] == after[scan] for scan in before)
 
 
@@ -219,24 +198,16 @@ def test_a_file_of_another_size_or_name_is_another_file(root, tmp_path, monkeypa
     first, second, *_ = sorted(root.glob("*.dcm"))
     time = first.stat().st_mtime_ns
     os.utime(second, ns=(time, time))
-    with opened(root, tmp_path / "index.sqlite") as index:
-        index.update(jobs=1)
-        before = {scan.scan: scan.fingerprint for scan in index.scans()}
+    before = updated(root, tmp_path / "index.sqlite")
     asked = count_reads(monkeypatch)
     first.write_bytes(first.read_bytes() + bytes(2))
     os.utime(first, ns=(time, time))
-    with opened(root, tmp_path / "index.sqlite") as index:
-        index.update(jobs=1)
-        longer = {scan.scan: scan.fingerprint for scan in index.scans()}
+    longer = updated(root, tmp_path / "index.sqlite")
     assert asked == [first.name]
-    study = read_headers(first)[0].study_uid
-    assert {scan for scan in before if before[scan] != longer[scan]} == {study}
-    second.rename(second.with_name("renamed.dcm"))
-    study = read_headers(second.with_name("renamed.dcm"))[0].study_uid
-    with opened(root, tmp_path / "index.sqlite") as index:
-        index.update(jobs=1)
-        renamed = {scan.scan: scan.fingerprint for scan in index.scans()}
-    assert {scan for scan in before if longer[scan] != renamed[scan]} == {study}
+    assert {scan for scan in before if before[scan] != longer[scan]} == {read_headers(first)[0].study_uid}
+    other = second.rename(second.with_name("renamed.dcm"))
+    renamed = updated(root, tmp_path / "index.sqlite")
+    assert {scan for scan in before if longer[scan] != renamed[scan]} == {read_headers(other)[0].study_uid}
 
 
 def test_only_the_folder_of_the_result_is_left_out(root, tmp_path):
@@ -248,15 +219,6 @@ def test_only_the_folder_of_the_result_is_left_out(root, tmp_path):
         index.update(jobs=1)
         paths = {source.path for scan in index.scans() for source in scan.sources}
     assert paths == {f"outer/{files[1].name}", *(path.name for path in files[2:])}
-
-
-def test_the_index_of_another_layout_is_made_again(root, tmp_path, monkeypatch):
-    with opened(root, tmp_path / "index.sqlite") as index:
-        index.update(jobs=1)
-    asked = count_reads(monkeypatch)
-    with opened(root, tmp_path / "index.sqlite", layout="folder") as index:
-        index.update(jobs=1)
-    assert len(asked) == len(list(root.iterdir()))
 
 
 def test_a_run_that_is_stopped_keeps_what_it_has_read(root, tmp_path, monkeypatch):
@@ -271,7 +233,7 @@ def test_a_run_that_is_stopped_keeps_what_it_has_read(root, tmp_path, monkeypatc
             raise KeyboardInterrupt
         return read_headers(path)
 
-    monkeypatch.setattr(module, "read_headers", stop_at_30)
+    monkeypatch.setattr(file_headers, "read_headers", stop_at_30)
     with opened(root, tmp_path / "index.sqlite") as index, pytest.raises(KeyboardInterrupt):
         index.update(jobs=1)
     asked = count_reads(monkeypatch)
@@ -296,9 +258,7 @@ def test_names_that_are_no_unicode(root, tmp_path):
 def test_a_database_that_is_none(root, tmp_path):
     path = tmp_path / "index.sqlite"
     path.write_text("no database, but long enough to be one" * 50)
-    with pytest.raises(
-        DataError, match=r"index\.sqlite: cannot be used \(file is not a database\); delete it"
-    ):
+    with pytest.raises(DataError, match=r"index\.sqlite: cannot be used .*; delete it"):
         opened(root, path)
 
 
@@ -306,18 +266,17 @@ def test_a_full_disk_is_told_as_such(root, tmp_path):
     index = opened(root, tmp_path / "index.sqlite")
     pages = index._database.execute("PRAGMA page_count").fetchone()[0]
     index._database.execute(f"PRAGMA max_page_count = {pages + 1}")
-    with pytest.raises(DataError, match=r"index\.sqlite: the disk is full; free space and run"), index:
+    with pytest.raises(DataError, match=r"index\.sqlite: the disk is full"), index:
         index.update(jobs=1)
 
 
-def test_the_index_of_another_version_is_made_again(root, tmp_path, monkeypatch):
-    with opened(root, tmp_path / "index.sqlite") as index:
-        index.update(jobs=1)
-    with sqlite3.connect(tmp_path / "index.sqlite") as database:
-        database.execute("UPDATE about SET format = 'ich_mil.index.0'")
-    database.close()
+@pytest.mark.parametrize("other", ["version", "layout"])
+def test_the_index_of_another_version_or_layout_is_made_again(root, tmp_path, monkeypatch, other):
+    updated(root, tmp_path / "index.sqlite", layout="folder" if other == "layout" else "unlabelled")
+    if other == "version":
+        with sqlite3.connect(tmp_path / "index.sqlite") as database:
+            database.execute("UPDATE about SET format = 'ich_mil.index.0'")
+        database.close()
     asked = count_reads(monkeypatch)
-    with opened(root, tmp_path / "index.sqlite") as index:
-        index.update(jobs=1)
-        assert len(list(index.scans())) == 4
+    assert len(updated(root, tmp_path / "index.sqlite")) == 4
     assert len(asked) == len(list(root.iterdir()))

@@ -43,8 +43,7 @@ def study(tmp_path, cq500_root):
     return tmp_path / "set"
 
 
-def test_rsna_every_file_label_and_order(rsna_root, tmp_path):
-    prepared = prepare("rsna", rsna_root, tmp_path, jobs=1)
+def test_rsna_every_file_label_and_order(prepared, rsna_root):
     table = prepared.table
     assert len(table) == len(list((rsna_root / "stage_2_train").iterdir()))
     labels = pd.read_csv(rsna_root / "stage_2_train.csv").drop_duplicates()
@@ -59,9 +58,8 @@ def test_rsna_every_file_label_and_order(rsna_root, tmp_path):
         assert header.StudyInstanceUID == scan
 
 
-def test_hounsfield_units_are_those_of_the_phantom(rsna_root, tmp_path):
+def test_hounsfield_units_are_those_of_the_phantom(prepared):
     """Whatever the encoding and its faults: air is near -1000, bone is dense, the middle is brain or CSF."""
-    prepared = prepare("rsna", rsna_root, tmp_path, jobs=1)
     for scan in prepared.scans.index:
         hu = prepared.hu(scan)
         middle = hu[len(hu) // 2]
@@ -87,48 +85,48 @@ def test_cq500_majority_of_readers_and_the_plain_series(cq500_root, tmp_path):
     assert len(several) == (ledger.code == Code.SERIES_CHOSEN).sum()
 
 
-def test_an_empty_folder_of_cq500_is_a_scan_that_is_not_there(cq500_root, tmp_path):
-    first, *others = sorted(cq500_root.glob("CQ500CT*"))
-    root = tmp_path / "set"
-    shutil.copytree(first, root / first.name)
-    shutil.copy(cq500_root / "reads.csv", root)
-    (root / others[0].name).mkdir()
-    prepared = prepare("cq500", root, tmp_path / "out", jobs=1)
-    assert len(prepared.scans) == 1
-    unused = prepared.ledger[prepared.ledger.code == Code.LABEL_UNUSED]
-    assert f"CQ500-CT-{others[0].name.split('CT')[-1]}" in set(unused.scan)
-    assert len(unused) == len(others)
-
-
 def test_a_folder_that_is_empty_for_now_costs_no_header(study, tmp_path, monkeypatch):
     """As a share that is not mounted."""
     prepare("unlabelled", study, tmp_path / "out", jobs=1)
     study.rename(tmp_path / "away")
     study.mkdir()
-    with pytest.raises(DataError, match="holds no DICOM file; name the folder with them"):
+    with pytest.raises(DataError, match="holds no DICOM file"):
         prepare("unlabelled", study, tmp_path / "out", jobs=1)
     study.rmdir()
     (tmp_path / "away").rename(study)
-    monkeypatch.setattr("ich_mil.data.preparation.index.read_headers", None)
+    monkeypatch.setattr("ich_mil.data.preparation.file_headers.read_headers", None)
     assert len(prepare("unlabelled", study, tmp_path / "out", jobs=1).scans) == 2
 
 
-def test_thin_slices_are_averaged_to_5_mm(cq500_root, tmp_path):
-    """A scan with a thin series only: each prepared slice is the mean of its sources."""
-    thin = next(
+@pytest.fixture
+def thin(cq500_root, tmp_path):
+    """A folder with one scan of thin slices."""
+    source = next(
         path for path in sorted(cq500_root.rglob("*")) if path.is_dir() and "thin" in path.name.lower()
     )
-    shutil.copytree(thin, tmp_path / "set" / "scan")
-    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    shutil.copytree(source, tmp_path / "thin" / "scan")
+    return tmp_path / "thin"
+
+
+def test_thin_slices_are_averaged_to_the_thickness(thin, tmp_path):
+    """A slice is the mean of its sources; 0 mm leaves all as they are; a set has one thickness."""
+    prepared = prepare("unlabelled", thin, tmp_path / "out", jobs=1)
     row = prepared.table.iloc[5]
     sources = row.source.split("|")
     assert len(sources) > 1
     assert Code.AVERAGED in row.corrections.split("|")
-    headers = [read_headers(tmp_path / "set" / source)[0] for source in sources]
+    headers = [read_headers(thin / source)[0] for source in sources]
     whole = [read_slice(header)[0].astype(float) for header in headers]
     np.testing.assert_array_equal(prepared.hu(row.scan)[5], np.rint(np.mean(whole, axis=0)))
     assert row.position_mm == pytest.approx(np.mean([header.position[2] for header in headers]), abs=1e-3)
     assert row.sop == headers[len(headers) // 2].sop_uid
+    with pytest.raises(DataError, match=r"out: .*thickness 5\.0, not 0\.0"):
+        prepare("unlabelled", thin, tmp_path / "out", jobs=1, thickness_mm=0)
+    as_is = prepare("unlabelled", thin, tmp_path / "whole", jobs=1, thickness_mm=0)
+    assert len(as_is.table) == len(list((thin / "scan").iterdir()))
+    assert not as_is.table.corrections.str.contains(Code.AVERAGED).any()
+    means = prepare("unlabelled", thin, tmp_path / "means", jobs=1, thickness_mm=10)
+    assert len(means.table) < len(prepared.table)
 
 
 def test_an_averaged_slice_is_positive_if_one_of_its_sources_is(rsna_root, tmp_path):
@@ -143,15 +141,6 @@ def test_an_averaged_slice_is_positive_if_one_of_its_sources_is(rsna_root, tmp_p
     table = prepare("rsna", root, tmp_path / "out", jobs=1, thickness_mm=12).table
     assert table.sop[table.slice_label == 1].tolist() == [averaged.sop]
     assert set(table.scan[table.scan_label == 1]) == {averaged.scan}
-
-
-def test_labels_that_no_image_has_are_told(rsna_root, tmp_path):
-    root = Path(shutil.copytree(rsna_root, tmp_path / "set"))
-    for path in sorted((root / "stage_2_train").iterdir())[:2]:
-        path.unlink()
-    ledger = prepare("rsna", root, tmp_path / "out", jobs=1).ledger
-    (told,) = ledger[ledger.code == Code.LABEL_UNUSED].itertuples()
-    assert told.detail == "2 labelled images are not among the readable files"
 
 
 def test_a_second_run_does_nothing_and_a_third_only_what_is_missing(rsna_root, tmp_path, monkeypatch):
@@ -171,24 +160,10 @@ def test_a_second_run_does_nothing_and_a_third_only_what_is_missing(rsna_root, t
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == content
 
 
-def test_no_patient_identifier_is_written(rsna_root, tmp_path):
-    prepared = prepare("rsna", rsna_root, tmp_path, jobs=1)
+def test_no_patient_identifier_is_written(prepared, rsna_root):
     patient = dcmread(rsna_root / prepared.table.source[0], stop_before_pixels=True).PatientID
-    for path in tmp_path.rglob("*"):
-        if path.is_file():
-            assert patient.encode() not in path.read_bytes(), path
-
-
-def test_unreadable_files_are_told_and_do_not_stop_the_run(study, tmp_path):
-    broken = sorted((study / "a").iterdir())[3]
-    whole = len(list((study / "a").iterdir()))
-    broken.write_bytes(broken.read_bytes()[:-2000])
-    (study / "a" / "notes.txt").write_text("no picture")
-    prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1)
-    ledger = prepared.ledger.set_index("file")
-    assert ledger.code[f"a/{broken.name}"] == Code.UNREADABLE
-    assert ledger.code["a/notes.txt"] == Code.NOT_DICOM
-    assert whole - 1 in prepared.scans.slices.tolist()
+    for path in prepared.folder.rglob("*"):
+        assert path.is_dir() or patient.encode() not in path.read_bytes(), path
 
 
 @pytest.mark.parametrize("left", [0.1, 1.0])
@@ -225,17 +200,6 @@ def test_a_slice_that_says_it_is_none_leaves_the_scan_incomplete(study, tmp_path
     assert sum(line["code"] == code for line in own) == 3
     (gap,) = (line for line in own if line["code"] in INCOMPLETE)
     assert (gap["code"], gap["file"]) == (Code.GAP, f"a/{paths[-1].name}")
-
-
-def test_a_study_of_unreadable_files_is_told(study, tmp_path):
-    paths = sorted((study / "b").iterdir())
-    scan = read_headers(paths[0])[0].study_uid
-    for path in paths:
-        path.write_bytes(path.read_bytes()[:-2000])
-    ledger = prepare("unlabelled", study, tmp_path / "out", jobs=1).ledger
-    (told,) = ledger[ledger.code == Code.SCAN_EMPTY].itertuples()
-    assert told.scan == scan
-    assert told.detail.startswith(f"none of its {len(paths)} files is a usable slice; ")
 
 
 def test_a_set_of_other_pixels_has_another_fingerprint(study, tmp_path):
@@ -286,14 +250,14 @@ def test_a_target_that_cannot_be_a_folder(study, tmp_path):
             prepare("unlabelled", study, out, jobs=1)
 
 
-def test_a_full_disk_is_one_clear_error_and_leaves_nothing_half_written(rsna_root, tmp_path, monkeypatch):
+def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(rsna_root, prepared, tmp_path, monkeypatch):
     """The temporary file of the second scan links to /dev/full, where writes fail as on a full disk."""
-    scans = list(prepare("rsna", rsna_root, tmp_path / "whole", jobs=1).scans.index)
+    scans = prepared.scans.index
     target = scan_file(tmp_path / "set", scans[1])
     target.parent.mkdir(parents=True)
     target.with_name(f".{target.name}.{os.getpid()}.tmp").symlink_to("/dev/full")
     monkeypatch.setattr("ich_mil.data.preparation.prepare.remove_leftovers", lambda *_: None)
-    with pytest.raises(DataError, match=r"\.npy: the disk is full; free space"):
+    with pytest.raises(DataError, match=r"\.npy: the disk is full"):
         prepare("rsna", rsna_root, tmp_path / "set", jobs=1)
     left = {path.name for path in (tmp_path / "set").rglob("*") if not path.is_dir()}
     first = scan_file(tmp_path / "set", scans[0])
@@ -336,7 +300,7 @@ def test_contrast_words_of_the_site_are_read_and_new_ones_prepare_the_scan_again
         prepare("unlabelled", study, tmp_path / "out", jobs=1, contrast_words=tmp_path / "none.csv")
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF])
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EBADF])
 def test_where_the_file_system_has_no_locks_a_line_says_so(tmp_path, monkeypatch, capsys, number):
     def refuse(*_):
         raise OSError(number, os.strerror(number))
@@ -350,25 +314,21 @@ def test_where_the_file_system_has_no_locks_a_line_says_so(tmp_path, monkeypatch
     assert not (tmp_path / "new").exists()
 
 
-def test_a_root_whose_name_is_no_utf_8_is_prepared_in_any_locale(study, tmp_path):
-    root = tmp_path / os.fsdecode(b"caf\xe9")
+def test_a_root_whose_name_is_no_utf_8_is_prepared_in_the_c_locale(study, tmp_path):
+    root, out = (tmp_path / os.fsdecode(name) for name in (b"caf\xe9", b"caf\xe9 out"))
     shutil.copytree(study / "a", root / "a")
     code = (
         "import os, sys; from pathlib import Path; from ich_mil.data.preparation.prepare import prepare\n"
         "root, out = (Path(os.fsdecode(bytes.fromhex(word))) for word in sys.argv[1:])\n"
         "for _ in range(2): print(len(prepare('unlabelled', root, out, jobs=1).table))"
     )
-    for locale in ({}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}):
-        out = root.with_name(f"{root.name}{len(locale)}")
-        words = [os.fsencode(path).hex() for path in (root, out)]
-        done = subprocess.run(
-            [sys.executable, "-c", code, *words],
-            env={**os.environ, **locale},
-            capture_output=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        assert json.loads((out / "prepared.json").read_text("utf-8"))["root"] == str(root)
+    words = [os.fsencode(path).hex() for path in (root, out)]
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], env={**os.environ, **locale}, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((out / "prepared.json").read_text("utf-8"))["root"] == str(root)
 
 
 def test_after_an_error_a_lock_and_folders_without_anything_else_are_gone(tmp_path):
@@ -443,10 +403,13 @@ def test_a_finished_set_that_cannot_be_written_is_used_as_it_is(study, tmp_path,
     assert len(prepare("unlabelled", study, out, jobs=1).table) == len(before.table) - 1
 
 
-def test_a_slice_that_memory_was_too_little_for_is_read_the_next_time(study, tmp_path, monkeypatch):
-    """A run with less memory must not end as if the files were broken."""
+@pytest.mark.parametrize(
+    ("where", "name"), [(read_module, "_stored_values"), (header_module, "read_elements")]
+)
+def test_what_memory_was_too_little_for_is_read_the_next_time(study, tmp_path, monkeypatch, where, name):
+    """Pixels or headers: a run with less memory must not end as if the files were broken."""
     n_files = sum(path.is_file() for path in study.rglob("*"))
-    read, calls = read_module._stored_values, iter(range(10_000))
+    read, calls = getattr(where, name), iter(range(10_000))
 
     def short_of_memory(*words):
         if next(calls) % 7 == 3:
@@ -454,57 +417,18 @@ def test_a_slice_that_memory_was_too_little_for_is_read_the_next_time(study, tmp
         return read(*words)
 
     with monkeypatch.context() as short:
-        short.setattr(read_module, "_stored_values", short_of_memory)
+        short.setattr(where, name, short_of_memory)
         first = prepare("unlabelled", study, tmp_path / "out", jobs=1)
-    assert len(first.table) < n_files
-    told = first.ledger[first.ledger.code == Code.NOT_OPENED].detail
-    assert len(told) == n_files - len(first.table)
-    assert told.str.contains("it cannot be opened: there is too little memory").all()
+    lost = first.ledger[first.ledger.code == Code.NOT_OPENED]
+    assert len(lost) == n_files - len(first.table) > 0
+    assert lost.detail.str.contains("too little memory").all()
     assert len(prepare("unlabelled", study, tmp_path / "out", jobs=1).table) == n_files
-
-
-def test_a_header_that_memory_was_too_little_for_is_read_the_next_time(study, tmp_path, monkeypatch):
-    def short_of_memory(*_):
-        raise MemoryError
-
-    with monkeypatch.context() as short:
-        short.setattr(header_module, "read_elements", short_of_memory)
-        with pytest.raises(DataError, match="there is too little memory"):
-            prepare("unlabelled", study, tmp_path / "out", jobs=1)
-    assert len(prepare("unlabelled", study, tmp_path / "out", jobs=1).table) > 0
-
-
-def test_thickness(cq500_root, tmp_path):
-    """0 leaves thin slices as they are; one set has one thickness."""
-    thin = next(
-        path for path in sorted(cq500_root.rglob("*")) if path.is_dir() and "thin" in path.name.lower()
-    )
-    shutil.copytree(thin, tmp_path / "set" / "scan")
-    whole = prepare("unlabelled", tmp_path / "set", tmp_path / "whole", jobs=1, thickness_mm=0)
-    assert len(whole.table) == len(list(thin.iterdir()))
-    assert not whole.table.corrections.str.contains(Code.AVERAGED).any()
-    means = prepare("unlabelled", tmp_path / "set", tmp_path / "means", jobs=1, thickness_mm=10)
-    assert len(means.table) < len(prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1).table)
-    with pytest.raises(DataError, match=r"was prepared with thickness 10\.0, not 5\.0"):
-        prepare("unlabelled", tmp_path / "set", tmp_path / "means", jobs=1)
 
 
 @pytest.mark.parametrize(
     "uid",
-    [
-        "../../evil",
-        "/tmp/evil",
-        "..",
-        ".",
-        "a\0b",
-        "1." * 150,
-        "Schädel/x",
-        "-rf",
-        "a b;$(c)",
-        "x\\y",
-        "nul",
-    ],
-    ids=range(11),
+    ["../../evil", "/tmp/evil", "..", "a\0b", "1." * 150, "Schädel/x"],
+    ids=range(6),
 )
 def test_no_scan_id_leads_out_of_the_folder(study, tmp_path, uid):
     """Study UIDs are what a file says, and a file can say anything."""
@@ -553,21 +477,14 @@ def test_whole_file_does_not_answer_for_a_file_that_is_read_meanwhile(tmp_path):
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (OSError(errno.EROFS, "x"), "file: cannot be written (Read-only file system); choose another folder"),
-        (
-            RuntimeError('I/O error: Read-only file system (os error 30) at path "/x/.tmpEXGcTV"'),
-            "file: cannot be written (Read-only file system); choose another folder",
-        ),
-        (
-            RuntimeError("I/O error: Disk quota exceeded (os error 122)"),
-            "file: the disk is full; free space and run the same command again",
-        ),
+        (OSError(errno.EROFS, "x"), r"file: cannot be written \(Read-only file system\)"),
+        (RuntimeError('Read-only file system (os error 30) at path "/x/.tmpE"'), "file: cannot be written"),
+        (RuntimeError("I/O error: Disk quota exceeded (os error 122)"), "file: the disk is full"),
     ],
 )
 def test_what_the_system_says_is_told_also_where_a_library_quotes_it(tmp_path, error, message):
-    with pytest.raises(DataError) as caught, files.whole_file(tmp_path / "file"):
+    with pytest.raises(DataError, match=message), files.whole_file(tmp_path / "file"):
         raise error
-    assert str(caught.value) == f"{tmp_path}/{message}"
 
 
 def test_an_error_that_names_another_number_is_left_alone(tmp_path):
@@ -575,13 +492,8 @@ def test_an_error_that_names_another_number_is_left_alone(tmp_path):
         raise RuntimeError("a decoder ended with exit code: 28")
 
 
-def write_labels(study: Path, text: str) -> Path:
-    (study / "labels.csv").write_text(text)
-    return study
-
-
 def test_a_labelled_folder(study, tmp_path):
-    write_labels(study, "\ufeffscan,label\na,1\nb,0\n")
+    (study / "labels.csv").write_text("\ufeffscan,label\na,1\nb,0\n")
     prepared = prepare("folder", study, tmp_path / "out", jobs=1)
     assert sorted(prepared.scans.label) == [0, 1]
     positive = prepared.table[prepared.table.scan_label == 1]
@@ -589,30 +501,21 @@ def test_a_labelled_folder(study, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("rows", "message"),
     [
-        ("scan,label\na,1\n", "no row for 1 studies: b; add a row for each"),
-        (
-            "scan,label\na,1\nb,0\nc,0\n",
-            "names 1 scans without a readable file of their own (repeated files count once): c; correct ",
-        ),
-        (
-            "scan,label\na,1\nb,0\nc,0\nd,1\n",
-            ": c, d; correct these rows, or take them out; d/notes.txt: it is not a DICOM file (PS3.10)",
-        ),
-        ("scan,label\na,1\nb,2\n", "line 3: label must be 0 or 1, got '2'"),
-        ("scan,label\na,1\nb,\n", "line 3: label must be 0 or 1, got ''"),
-        ("scan,label\na,1\na,0\n", "listed twice: a"),
-        ("scan,lable\na,1\nb,0\n", "column label is missing"),
+        ("a,1", "no row for 1 studies: b"),
+        ("a,1\nb,0\nc,0", r"names 1 scans without a readable file .*: c;"),
+        ("a,1\nb,0\nc,0\nd,1", r": c, d; .*; d/notes\.txt: it is not a DICOM file"),
+        ("a,1\nb,2", "line 3: label must be 0 or 1, got '2'"),
+        ("a,1\na,0", "listed twice: a"),
     ],
 )
-def test_label_files_that_cannot_be_used(study, tmp_path, text, message):
-    write_labels(study, text)
+def test_label_files_that_cannot_be_used(study, tmp_path, rows, message):
+    (study / "labels.csv").write_text(f"scan,label\n{rows}\n")
     (study / "d").mkdir()
     (study / "d" / "notes.txt").write_text("no picture")
-    with pytest.raises(DataError, match=r"labels\.csv") as caught:
+    with pytest.raises(DataError, match=rf"labels\.csv: .*{message}"):
         prepare("folder", study, tmp_path / "out", jobs=1)
-    assert message in str(caught.value)
     assert not (tmp_path / "out" / "scans").exists()
 
 
@@ -620,32 +523,29 @@ def test_two_rows_for_one_study_are_told_as_such(study, tmp_path, capsys):
     prepared = prepare("unlabelled", study, tmp_path / "unlabelled", jobs=1)
     assert f"{tmp_path / 'unlabelled'}: 2 scans, " in capsys.readouterr().out
     uid = prepared.table.scan[prepared.table.source.str.startswith("a/")].iloc[0]
-    write_labels(study, f"scan,label\na,1\n{uid},0\nb,0\n")
-    with pytest.raises(DataError) as caught:
+    (study / "labels.csv").write_text(f"scan,label\na,1\n{uid},0\nb,0\n")
+    with pytest.raises(DataError, match=rf"labels\.csv: two rows name one study: a and {uid};"):
         prepare("folder", study, tmp_path / "out", jobs=1)
-    told = f"two rows name one study: a and {uid}; leave one of them"
-    assert str(caught.value) == f"{study / 'labels.csv'}: {told}"
 
 
 def test_folders_that_cannot_be_used(study, tmp_path):
-    with pytest.raises(DataError, match="nowhere: no such folder; correct the path"):
+    with pytest.raises(DataError, match="nowhere: no such folder"):
         prepare("unlabelled", tmp_path / "nowhere", tmp_path / "out", jobs=1)
     empty = tmp_path / "empty"
     empty.mkdir()
-    with pytest.raises(DataError, match="holds no DICOM file; name the folder with them"):
-        prepare("unlabelled", empty, tmp_path / "out", jobs=1)
-    with pytest.raises(DataError, match="holds no DICOM file; name the folder with them"):
-        prepare("unlabelled", empty, empty / "out", jobs=1)
+    for out in (tmp_path / "out", empty / "out"):
+        with pytest.raises(DataError, match="empty: holds no DICOM file"):
+            prepare("unlabelled", empty, out, jobs=1)
     assert not any(empty.iterdir())
     assert not (tmp_path / "out").exists()
     (empty / "a.txt").write_text("x")
-    with pytest.raises(DataError, match=r"none of its 1 files is a CT slice; .*ledger\.csv says why"):
+    with pytest.raises(DataError, match=r"empty: none of its 1 files is a CT slice; .*ledger\.csv"):
         prepare("unlabelled", empty, tmp_path / "out", jobs=1)
     assert pd.read_csv(tmp_path / "out" / "ledger.csv").file.tolist() == ["a.txt"]
     prepare("unlabelled", study, tmp_path / "good", jobs=1)
-    with pytest.raises(DataError, match="was prepared from"):
+    with pytest.raises(DataError, match="good: was prepared from"):
         prepare("unlabelled", empty, tmp_path / "good", jobs=1)
-    write_labels(study, "scan,label\na,1\nb,0\n")
+    (study / "labels.csv").write_text("scan,label\na,1\nb,0\n")
     with pytest.raises(DataError, match=r"was prepared from .*set \(unlabelled\), not from .*set \(folder\)"):
         prepare("folder", study, tmp_path / "good", jobs=1)
 
@@ -655,22 +555,8 @@ def test_a_folder_that_may_not_be_listed(study, tmp_path, monkeypatch):
         raise OSError(errno.EACCES, "x", place)
 
     monkeypatch.setattr(os, "scandir", fail)
-    with pytest.raises(DataError, match=r"set: cannot be listed \(Permission denied\); put the files where"):
+    with pytest.raises(DataError, match=r"set: cannot be listed \(Permission denied\)"):
         prepare("unlabelled", study, tmp_path / "out", jobs=1)
-
-
-def test_rsna_labels_that_cannot_be_used(rsna_root, tmp_path):
-    root = tmp_path / "set"
-    shutil.copytree(rsna_root, root)
-    path = root / "stage_2_train.csv"
-    text = path.read_text().splitlines()
-    name = next(line for line in text if "_any," in line).split("_any")[0]
-    path.write_text("\n".join(line for line in text if not line.startswith(name)))
-    with pytest.raises(DataError, match=f"no label for 1 images: {name}"):
-        prepare("rsna", root, tmp_path / "out", jobs=1)
-    path.write_text("\n".join([*text, f"{name}_any,0", f"{name}_any,1"]))
-    with pytest.raises(DataError, match=f"labelled both 0 and 1: {name}"):
-        prepare("rsna", root, tmp_path / "out", jobs=1)
 
 
 @pytest.mark.realdata
@@ -701,12 +587,22 @@ def test_a_folder_of_oddities_ends_in_the_ledger(shared_data, tmp_path):
     assert told["._IM-0001-0001.dcm"] == Code.NOT_DICOM
 
 
+@pytest.mark.parametrize("many", [0, 200], ids=["processes", "threads"])
+def test_two_workers_give_the_same_set(rsna_root, prepared, tmp_path, monkeypatch, many):
+    monkeypatch.setattr("ich_mil.data.preparation.prepare.MANY", many)
+    monkeypatch.setattr("ich_mil.data.preparation.index.MANY", many)
+    together = prepare("rsna", rsna_root, tmp_path / "out", jobs=2)
+    assert together.fingerprint == prepared.fingerprint
+    assert together.ledger.equals(prepared.ledger)
+    for scan in prepared.scans.index:
+        np.testing.assert_array_equal(together.hu(scan), prepared.hu(scan))
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_cluster_of_two_workers_gives_the_same_set(rsna_root, tmp_path):
+def test_a_cluster_of_two_workers_gives_the_same_set(rsna_root, prepared, tmp_path):
     """joblib's dask backend: the same call in another context, both workers take part."""
     distributed = pytest.importorskip("distributed")
-    alone = prepare("rsna", rsna_root, tmp_path / "alone", jobs=1)
     with (
         distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
@@ -716,10 +612,8 @@ def test_a_cluster_of_two_workers_gives_the_same_set(rsna_root, tmp_path):
         done = client.run(lambda dask_worker: dask_worker.state.executed_count)
     assert len(done) == 2
     assert min(done.values()) > 0
-    assert together.fingerprint == alone.fingerprint
-    for scan in alone.scans.index:
-        np.testing.assert_array_equal(together.hu(scan), alone.hu(scan))
-    assert together.ledger.equals(alone.ledger)
+    assert together.fingerprint == prepared.fingerprint
+    assert together.ledger.equals(prepared.ledger)
 
 
 def test_a_set_whose_files_are_all_gone_is_none(study, tmp_path):

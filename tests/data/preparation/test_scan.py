@@ -100,7 +100,7 @@ def test_a_head_without_its_top_is_a_part_of_a_head(series, tmp_path):
     prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
     told = prepared.ledger[prepared.ledger.code == Code.PART_OF_HEAD]
     assert told.scan.tolist() == prepared.scans.index.tolist()
-    assert told.detail.str.contains("^the highest slice holds .*: the head goes on there").all()
+    assert told.detail.str.contains("^the highest slice has ").all()
 
 
 @pytest.mark.parametrize(("down", "across"), [(2, 0), (0, -2)])
@@ -143,7 +143,7 @@ def test_a_set_of_an_earlier_version_is_prepared_again(series, tmp_path, capsys)
     made = {path: path.read_bytes() for path in out.rglob("*.json")}
     for path, content in made.items():
         path.write_bytes(content.replace(FORMAT.encode(), b"ich_mil.prepared.2"))
-    with pytest.raises(DataError, match=r"prepared by another version \(ich_mil\.prepared\.2\); prepare it"):
+    with pytest.raises(DataError, match=r"another version \(ich_mil\.prepared\.2\)"):
         open_prepared(out)
     capsys.readouterr()
     prepare("unlabelled", tmp_path / "set", out, jobs=1)
@@ -234,21 +234,16 @@ def test_the_story_of_a_scan(series, tmp_path):
 def test_the_story_of_an_unknown_scan(series, tmp_path):
     prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
     (scan,) = prepared.scans.index
-    with pytest.raises(DataError, match=rf"out: knows no scan '{scan}x'; the nearest names are {scan}"):
+    with pytest.raises(DataError, match=rf"out: has no scan '{scan}x'; .* {scan}"):
         explain(tmp_path / "out", f"{scan}x")
     with pytest.raises(DataError, match="is no prepared set"):
         explain(tmp_path / "set", scan)
 
 
 @pytest.mark.parametrize("suffix", [".json", ".npy"])
-@pytest.mark.parametrize("with_lines", [False, True])
-def test_the_story_of_a_scan_with_a_damaged_file(series, tmp_path, suffix, with_lines):
-    if with_lines:
-        phantoms.rewrite(series[4], series[4], PixelData=np.zeros((64, 64), np.int16).tobytes())
-    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
-    (scan,) = prepared.scans.index
-    assert (scan in prepared.ledger_by_scan) == with_lines
+def test_the_story_of_a_scan_with_a_damaged_file(series, tmp_path, suffix):
+    (scan,) = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1).scans.index
     (path,) = (tmp_path / "out" / "scans").glob(f"*{suffix}")
     path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(DataError, match=f"the record of scan '{scan}' cannot be read; run prepare again"):
+    with pytest.raises(DataError, match=f"out: the record of scan '{scan}' cannot be read"):
         explain(tmp_path / "out", scan)

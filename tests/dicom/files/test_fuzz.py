@@ -2,9 +2,9 @@
 
 import ctypes
 import hashlib
+import io
 import os
 import time
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,38 +17,21 @@ from ich_mil.ledger import Code
 from tests.dicom.encodings import cases
 from tests.dicom.fuzz import main, report
 from tests.dicom.mutations import KINDS, Corpus, Mutant, take_apart
-from tests.dicom.watch import Limits, Result, run
+from tests.dicom.watch import Limits, run
 
 pytestmark = pytest.mark.slow
 
 N_QUICK = 300
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "explicit/12-bit",
-        "implicit/12-bit",
-        "big-endian/12-bit",
-        "deflated/12-bit",
-        "enhanced/explicit",
-        "rle/12-bit",
-    ],
-)
-def test_elements_are_found_where_pydicom_finds_them(tmp_path, name):
-    case = next(case for case in cases() if case.name == name)
-    path = tmp_path / "seed.dcm"
-    path.write_bytes(case.content)
-    layout = take_apart(case.content)
-    ds = pydicom.dcmread(path)
-    tags = [int(element.tag) for element in ds.file_meta]
-    for element in ds:
-        tags.append(int(element.tag))
-        tags += [int(inner.tag) for inner in ds[element.tag].value[0]] if element.VR == "SQ" else []
-    found = [element.tag for element in layout.elements]
-    assert set(tags) <= set(found)
+@pytest.mark.parametrize("encoding", ["explicit", "implicit", "big-endian", "deflated", "enhanced", "rle"])
+def test_elements_are_found_where_pydicom_finds_them(encoding):
+    case = next(case for case in cases() if case.name in (f"{encoding}/12-bit", f"{encoding}/explicit"))
+    layout, ds = take_apart(case.content), pydicom.dcmread(io.BytesIO(case.content))
+    tags = {int(element.tag) for element in (*ds.file_meta, *ds)}
+    assert tags <= {element.tag for element in layout.elements}
     (rows,) = layout.find(0x00280010)
-    order = "big" if name.startswith("big") else "little"
+    order = "big" if encoding == "big-endian" else "little"
     assert int.from_bytes(layout.flat[rows.value_at : rows.end], order) == 24
     assert len(layout.flat) == layout.elements[-1].end
 
@@ -73,44 +56,32 @@ def test_each_kind_occurs_and_changes_the_file():
         assert (mutant.content in seeds) == (kind == "unchanged")
 
 
-@pytest.fixture(scope="module")
-def quick() -> tuple[Corpus, dict[int, Result]]:
-    """A few hundred broken files, and what became of them."""
+def test_no_broken_file_does_harm():
     corpus = Corpus(0, real=False)
-    return corpus, run(corpus, range(N_QUICK), jobs=2)
-
-
-def test_no_broken_file_does_harm(quick):
-    corpus, results = quick
+    results = run(corpus, range(N_QUICK))
     assert len(results) == N_QUICK
     assert not [result for result in results.values() if result.failed], report(corpus, results)
     assert {result.outcome for result in results.values()} == {"read", "refused"}
+    # A file that cannot be opened is tried again by each run; a damaged one must not be.
+    assert Code.NOT_OPENED not in {result.detail for result in results.values()}
     for number, result in results.items():
         if corpus[number].kind == "unchanged":
             assert result.outcome == "read", corpus[number].origin
 
 
-def test_damaged_file_is_not_said_to_be_closed(quick):
-    """A file that cannot be opened is tried again by each run; a damaged one must not be."""
-    assert Code.NOT_OPENED not in {result.detail for result in quick[1].values()}
-
-
 # The watch: what is planted in the reader must be found
 
 
-_poisoned = False
-
-
-def planted(path: Path) -> Iterator[tuple[int, int, np.ndarray] | DicomError]:
-    """A reader that does what the file says."""
-    global _poisoned
-    word = path.read_text()
-    if _poisoned or word == "crash":
+def harm(word: str) -> None:
+    """What the file asks for: an error, a dead process, too much time or memory."""
+    errors = {
+        "KeyError": KeyError("Rows"),
+        "code": DicomError("planted: broken", code="bad-luck"),
+    }
+    if word in errors:
+        raise errors[word]
+    if word == "crash":
         ctypes.string_at(0)
-    if word == "poison":
-        _poisoned = True
-    elif word == "abort":
-        os.abort()
     elif word == "exit":
         os._exit(3)
     elif word == "hang":
@@ -120,42 +91,29 @@ def planted(path: Path) -> Iterator[tuple[int, int, np.ndarray] | DicomError]:
             pass
     elif word == "hog":
         np.ones(80 << 20, np.uint8)  # more would take more than `seconds` where pages are slow to come
-    elif word == "too much":
+    elif word in ("too much", "hidden"):
         np.zeros(2 << 30, np.uint8)
-    elif word == "hidden":
-        try:
-            np.zeros(2 << 30, np.uint8)
-        except MemoryError as error:
+
+
+def planted(path: Path) -> Iterator[tuple[int, int, np.ndarray] | DicomError]:
+    """A reader that does what the file says."""
+    word = path.read_text()
+    try:
+        harm(word)
+    except MemoryError as error:
+        if word == "hidden":
             raise DicomError(f"{path}: broken", code="unreadable") from error
-    elif word == "KeyError":
-        raise KeyError("Rows")
-    elif word == "RecursionError":
-        planted_recursion()
-    elif word == "SystemExit":
-        raise SystemExit(2)
-    elif word == "code":
-        raise DicomError(f"{path}: broken", code="bad-luck")
-    elif word == "nameless":
-        raise DicomError("broken", code="unreadable")
-    elif word == "two lines":
-        raise DicomError(f"{path}: bro\nken", code="unreadable")
-    elif word == "refused":
-        raise DicomError(f"{path}: broken", code="unreadable")
-    elif word == "none":
+        raise
+    if word in ("refused", "two lines"):
+        raise DicomError(f"{path}: broken" + "\n!" * (word == "two lines"), code="unreadable")
+    if word == "none":
         return
-    elif word == "late":
+    if word == "late":
         yield 2, 2, np.zeros((2, 2), np.int16)
         raise KeyError("frame 2")
-    elif word == "warns":
-        warnings.warn("odd", UserWarning, stacklevel=1)
-        os.write(2, b"odd\n")
     hu = np.zeros((2, 3), np.int32 if word == "dtype" else np.int16)
     hu[0, 0] = {"high": 3096, "low": -1025}.get(word, 5)
     yield (3, 2, hu) if word == "shape" else (2, 3, hu)
-
-
-def planted_recursion() -> None:
-    planted_recursion()
 
 
 def refuses_to_say(path: Path) -> Iterator[DicomError]:
@@ -164,13 +122,13 @@ def refuses_to_say(path: Path) -> Iterator[DicomError]:
 
 
 PLANTED = "tests.dicom.files.test_fuzz:planted"
-LIMITS = Limits(seconds=0.5, patience=10, memory=50 << 20, addressed=1 << 30)
+LIMITS = Limits(seconds=0.5, patience=3, memory=50 << 20, addressed=1 << 30)
 
 
-def watched(*words: str, jobs: int = 1) -> list[tuple[str, str]]:
+def watched(*words: str) -> list[tuple[str, str]]:
     """Outcome and detail of each planted word."""
     mutants = [Mutant(number, "planted", word, word.encode()) for number, word in enumerate(words)]
-    results = run(mutants, range(len(words)), reader=PLANTED, limits=LIMITS, jobs=jobs)
+    results = run(mutants, range(len(words)), reader=PLANTED, limits=LIMITS)
     return [(result.outcome, result.detail) for result in results.values()]
 
 
@@ -180,25 +138,20 @@ def test_watch_lets_good_files_pass():
 
 PLANTS = [
     ("crash", "dead", "SIGSEGV"),
-    ("abort", "dead", "SIGABRT"),
     ("exit", "dead", "exit 3"),
-    ("hang", "slow", "killed after 10 s by the clock"),
+    ("hang", "slow", " 3 s by the clock"),
     ("spin", "slow", "of processor time"),
     ("hog", "memory", "peak "),
     ("too much", "memory", "MemoryError"),
     ("hidden", "memory", "more was asked for than may be addressed"),
     ("KeyError", "exception", "KeyError: 'Rows' at test_fuzz.py:"),
-    ("RecursionError", "exception", "RecursionError"),
-    ("SystemExit", "exception", "SystemExit"),
     ("late", "exception", "frame 2"),
     ("code", "refusal", "'bad-luck' is none of the ledger's"),
-    ("nameless", "refusal", "not one line that names the file"),
     ("two lines", "refusal", "not one line that names the file"),
     ("none", "values", "no slice and no refusal"),
     ("dtype", "values", "int32"),
     ("shape", "values", "header 3 x 2"),
     ("high", "values", "HU from 0 to 3096"),
-    ("low", "values", "HU from -1025 to 0"),
 ]
 
 
@@ -206,7 +159,7 @@ PLANTS = [
 def plants() -> dict[str, tuple[str, str]]:
     """What the watch made of each plant, a good file after each."""
     words = [word for plant, _, _ in PLANTS for word in (plant, "fine")]
-    found = watched(*words, jobs=2)
+    found = watched(*words)
     assert found[1::2] == [("read", "")] * len(PLANTS)
     return dict(zip(words[::2], found[::2], strict=True))
 
@@ -217,29 +170,13 @@ def test_watch_notices(plants, word, outcome, detail):
     assert detail in plants[word][1]
 
 
-def test_watch_says_where_a_crash_came_from(plants):
-    assert "in planted" in plants["crash"][1]
-
-
-def test_watch_tells_a_late_crash_from_an_own_one():
-    results = watched("poison", "fine")
-    assert results[0] == ("read", "")
-    assert results[1][0] == "dead"
-    assert results[1][1].startswith("only after other files ([0]): SIGSEGV")
-
-
 def test_report_counts_and_names_failures():
-    mutants = [
-        Mutant(number, kind, "seed", kind.encode())
-        for number, kind in enumerate(("warns", "high", "refused"))
-    ]
-    results = run(mutants, range(3), reader=PLANTED, limits=LIMITS)
-    assert (results[0].outcome, results[0].warnings, results[0].printed) == ("read", 1, 4)
-    text = report(mutants, results)
+    kinds = ("fine", "high", "refused")
+    mutants = [Mutant(number, kind, "seed", kind.encode()) for number, kind in enumerate(kinds)]
+    text = report(mutants, run(mutants, range(3), reader=PLANTED, limits=LIMITS))
     assert "all                        1       1       1" in text
     assert "unreadable                 1" in text
     assert "FAILED 1 high of seed: values: HU from 0 to 3096" in text
-    assert "1 files gave Python warnings, 1 made a decoder print" in text
 
 
 def test_command_keeps_the_files_that_failed(tmp_path, capsys):

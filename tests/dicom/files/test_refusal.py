@@ -1,15 +1,17 @@
 """Every kind of file that is refused by its header, with its code."""
 
-import re
+import shutil
 from pathlib import Path
 
 import pytest
+from pydicom import dcmread
 from pydicom.config import disable_value_validation
+from pydicom.data import get_testdata_file
 from pydicom.dataset import Dataset
 from pydicom.uid import RLELossless
 
 from ich_mil.dicom.files.header import read_headers
-from ich_mil.dicom.files.refusal import refusal_of
+from ich_mil.dicom.files.refusal import lost_images, refusal_of
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
 from tests.dicom.encodings import SIGNED, add_encapsulated, data_set, enhanced, file_bytes
@@ -29,35 +31,39 @@ DICOMDIR = "1.2.840.10008.1.3.10"
         ({"SOPClassUID": SECONDARY_CAPTURE}, Code.NOT_CT),
         ({"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB"}, Code.NOT_CT),
         ({"SamplesPerPixel": 3}, Code.NOT_CT),
+        ({"SamplesPerPixel": 3, "PhotometricInterpretation": None}, Code.NOT_CT),
         ({"PhotometricInterpretation": "PALETTE COLOR"}, Code.NOT_CT),
         ({"SOPClassUID": ENHANCED_CT}, Code.MULTI_FRAME),  # without functional groups
         ({"NumberOfFrames": 2}, Code.MULTI_FRAME),
-        ({"ImageType": ["ORIGINAL", "PRIMARY", "LOCALIZER"]}, Code.LOCALIZER),
         ({"ImageType": ["ORIGINAL", "PRIMARY", "LOCALIZER", "CT_SOM5 TOP"]}, Code.LOCALIZER),
         ({"ImageType": ["ORIGINAL", " Localizer ", "CT_SOM5 TOP"]}, Code.LOCALIZER),
         ({"SOPClassUID": DICOMDIR, "Modality": None, "Rows": None}, Code.NOT_AN_IMAGE),
-        ({"Rows": None}, Code.UNREADABLE),
-        ({"Columns": 0}, Code.UNREADABLE),
         ({"StudyInstanceUID": None}, Code.NO_UID),
         ({"SeriesInstanceUID": ""}, Code.NO_UID),
-        ({"ImagePositionPatient": None}, Code.NO_GEOMETRY),
-        ({"ImageOrientationPatient": None}, Code.NO_GEOMETRY),
-        ({"PixelSpacing": None}, Code.NO_GEOMETRY),
-        ({"PixelSpacing": [0, 0.5]}, Code.NO_GEOMETRY),
-        ({"PixelSpacing": ["1e308", "1e308"]}, Code.NO_GEOMETRY),
-        ({"PixelSpacing": [0.5, 100.1]}, Code.NO_GEOMETRY),
-        ({"PixelSpacing": ["1e-310", "1e-310"]}, Code.NO_GEOMETRY),
-        ({"PixelSpacing": [0.0009, 0.5]}, Code.NO_GEOMETRY),
-        ({"ImagePositionPatient": [1, 2]}, Code.NO_GEOMETRY),
-        ({"ImagePositionPatient": ["0", "0", "1.79769313486E308"]}, Code.NO_GEOMETRY),
-        ({"ImagePositionPatient": [0, -100001, 0]}, Code.NO_GEOMETRY),
-        ({"ImagePositionPatient": ["1", "nan", "2"]}, Code.NO_GEOMETRY),
-        ({"ImageOrientationPatient": [1, 0, 0, 1, 0, 0]}, Code.NO_GEOMETRY),
-        ({"ImageOrientationPatient": [0, 0, 0, 0, 0, 0]}, Code.NO_GEOMETRY),
+        *(
+            ({"ImagePositionPatient": position}, Code.NO_GEOMETRY)
+            for position in (
+                None,
+                [1, 2],
+                ["1", "nan", "2"],
+                [0, -100001, 0],
+                ["0", "0", "1.79769313486E308"],
+            )
+        ),
+        *(
+            ({"PixelSpacing": spacing}, Code.NO_GEOMETRY)
+            for spacing in (None, [0, 0.5], ["1e308"] * 2, [0.5, 100.1], ["1e-310"] * 2, [0.0009, 0.5])
+        ),
+        *(
+            ({"ImageOrientationPatient": axes}, Code.NO_GEOMETRY)
+            for axes in (None, [1, 0, 0, 1, 0, 0], [0] * 6)
+        ),
         ({"ImageOrientationPatient": [0.99, 0, 0, 0, 1, 0]}, Code.NO_GEOMETRY),
         ({"ImageOrientationPatient": [1, 0, 0, 0, 0.99, 0]}, Code.NO_GEOMETRY),
         ({"ImageOrientationPatient": [1, 0, 0, 0, 1.01, 0]}, Code.NO_GEOMETRY),
         ({"ImageOrientationPatient": [1, 0, 0, -0.6, 0.8, 0]}, Code.NO_GEOMETRY),
+        ({"Rows": None}, Code.UNREADABLE),
+        ({"Columns": 0}, Code.UNREADABLE),
         ({"PixelData": None}, Code.UNREADABLE),
         ({"PixelData": STORED.tobytes()[:-4]}, Code.UNREADABLE),
         ({"PixelData": STORED.tobytes()[:-4], "DataSetTrailingPadding": bytes(8)}, Code.UNREADABLE),
@@ -77,43 +83,7 @@ def test_refused_by_the_header(tmp_path, changes, code):
     assert refused(read, path) == code
 
 
-@pytest.mark.parametrize(
-    ("changes", "pixels"),
-    [
-        ({"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB"}, "RGB"),
-        ({"SamplesPerPixel": 3}, "of 3 samples"),
-        ({"SamplesPerPixel": 3, "PhotometricInterpretation": None}, "of 3 samples"),
-        ({"PhotometricInterpretation": "PALETTE COLOR"}, "PALETTE COLOR"),
-    ],
-)
-def test_colour_is_told(tmp_path, changes, pixels):
-    path = write(tmp_path, **changes)
-    with pytest.raises(DicomError, match=f": pixels are {pixels}, not grey values$"):
-        read_headers(path)
-
-
-def test_a_refused_place_is_told(tmp_path):
-    path = write(tmp_path, ImagePositionPatient=[0, -100001, 0])
-    told = "ImagePositionPatient (0.0, -100001.0, 0.0) lies beyond 100000 mm, farther than a couch moves"
-    with pytest.raises(DicomError, match=f": {re.escape(told)}$"):
-        read_headers(path)
-    path = write(tmp_path, PixelSpacing=[0.5, 100.1])
-    with pytest.raises(DicomError, match=r": PixelSpacing must be 0.001 to 100 mm; got \(0.5, 100.1\) mm$"):
-        read_headers(path)
-
-
-def test_a_far_place_and_wide_pixels_are_read(tmp_path):
-    (header,) = read_headers(write(tmp_path, ImagePositionPatient=[0, 0, -1e5], PixelSpacing=[0.001, 100]))
-    assert (header.position, header.spacing) == ((0.0, 0.0, -1e5), (0.001, 100.0))
-
-
-def test_a_file_that_ends_within_its_pixels_is_refused_by_the_header(tmp_path):
-    path = write(tmp_path)
-    path.write_bytes(path.read_bytes()[:-4])
-    assert refused(read_headers, path) == Code.UNREADABLE
-
-
-def test_fragments_are_no_pixels_though_the_file_says_so(tmp_path):
+def test_fragments_are_no_native_pixels(tmp_path):
     ds = add_encapsulated(data_set(STORED, SIGNED), [STORED.tobytes() * 2])
     content = file_bytes(ds, RLELossless).replace(b"1.2.840.10008.1.2.5\0", b"1.2.840.10008.1.2.1\0")
     (tmp_path / "slice.dcm").write_bytes(content)
@@ -147,22 +117,16 @@ def test_a_frame_of_another_unit_is_refused(tmp_path, unit):
     assert refused(read_headers, write_frames(tmp_path, ds)) == Code.NO_HU_SCALE
 
 
-def test_a_frame_whose_position_is_no_number_is_refused(tmp_path):
-    path = write_frames(tmp_path, enhanced([STORED, STORED], [SIGNED, SIGNED]))
-    path.write_bytes(path.read_bytes().replace(b"-120.5\\35.0", b"nan   \\35.0"))
-    assert refused(read_headers, path) == Code.NO_GEOMETRY
-
-
-def test_a_file_that_ends_within_its_second_frame_is_refused_by_the_header(tmp_path):
+def test_damaged_frames_are_refused_by_the_header(tmp_path):
     path = write_frames(tmp_path, enhanced([STORED, STORED], [SIGNED, SIGNED]))
     first, second = read_headers(path)
     assert (first.frame, first.thickness, first.position) == (0, 5.0, (-125.0, -120.5, 30.0))
     assert (second.frame, second.thickness, second.position) == (1, 5.0, (-125.0, -120.5, 35.0))
-    path.write_bytes(path.read_bytes()[:-4])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-4])  # within the second frame
     assert refused(read_headers, path) == Code.UNREADABLE
-
-
-def test_unparsable_number_in_the_geometry(tmp_path):
+    path.write_bytes(whole.replace(b"-120.5\\35.0", b"nan   \\35.0"))
+    assert refused(read_headers, path) == Code.NO_GEOMETRY
     path = write(tmp_path)
     path.write_bytes(path.read_bytes().replace(b"0.5\\0.45", b"0.5\\o.45"))
     assert refused(read_headers, path) == Code.NO_GEOMETRY
@@ -212,23 +176,68 @@ def test_absent_file_and_folder(tmp_path):
     assert refused(read_headers, tmp_path) == Code.NOT_OPENED
 
 
-def test_trouble_of_the_system_is_told_from_a_damaged_file():
-    of_system = {
-        MemoryError(): "there is too little memory",
-        PermissionError(13, "as raised"): "Permission denied",
-    }
-    of_file = {
-        OSError("of pydicom, without a number"): "of pydicom, without a number",
-        ValueError("two\n lines"): "two lines",
-        ValueError("9" * 200): "9" * 160,
-        ValueError(): "ValueError",
-    }
-    for error, said in of_system.items():
-        told = refusal_of(Path("a.dcm"), error, failed="it failed")
-        assert (told.code, str(told)) == (Code.NOT_OPENED, f"a.dcm: it cannot be opened: {said}")
-    for error, said in of_file.items():
-        told = refusal_of(Path("a.dcm"), error, failed="it failed")
-        assert (told.code, str(told)) == (Code.UNREADABLE, f"a.dcm: it failed: {said}")
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    [
+        (MemoryError(), Code.NOT_OPENED, "there is too little memory"),
+        (PermissionError(13, "as raised"), Code.NOT_OPENED, "Permission denied"),
+        (OSError("of pydicom, without a number"), Code.UNREADABLE, "of pydicom, without a number"),
+        (ValueError("two\n lines"), Code.UNREADABLE, "two lines"),
+        (ValueError("9" * 200), Code.UNREADABLE, "9" * 160),
+        (ValueError(), Code.UNREADABLE, "ValueError"),
+    ],
+)
+def test_errors_of_the_system_and_of_a_damaged_file(error, code, reason):
+    refused = refusal_of(Path("a.dcm"), error, failed="it failed")
+    assert (refused.code, str(refused).rpartition(": ")[2]) == (code, reason)
+
+
+STUDY, OTHER_SERIES = "77654033/CT2", "98892003/MR700"
+"""Five CT slices of one series on pydicom's medium, and a series of a study that has others."""
+
+
+def dicomdir_refusal(medium: Path) -> DicomError:
+    with pytest.raises(DicomError) as caught:
+        read_headers(medium / "DICOMDIR")
+    return caught.value
+
+
+def test_dicomdir_of_a_whole_medium_without_a_series_and_without_an_image(tmp_path):
+    medium = Path(shutil.copytree(Path(get_testdata_file("DICOMDIR")).parent, tmp_path / "cd"))
+    assert dicomdir_refusal(medium).code == Code.NOT_AN_IMAGE
+    shutil.rmtree(medium / OTHER_SERIES)
+    assert dicomdir_refusal(medium).code == Code.NOT_AN_IMAGE
+    first, *others = sorted((medium / STUDY).iterdir())
+    study = dcmread(first).StudyInstanceUID
+    first.unlink()
+    error = dicomdir_refusal(medium)
+    assert (error.code, error.study_uid) == (Code.NOT_OPENED, study)
+    assert f"{STUDY}/{first.name}" in str(error)
+    for path in (medium / STUDY).iterdir():
+        path.rename(path.with_name(path.name.lower()))  # as some systems show a CD
+    assert " 1 of its images" in str(dicomdir_refusal(medium))
+    others[0].with_name(others[0].name.lower()).unlink()
+    assert " 2 of its images" in str(dicomdir_refusal(medium))
+
+
+def test_only_images_that_a_record_names_are_looked_for(tmp_path):
+    """Files beside the DICOMDIR; records of reports, and an image's without a file, are ignored."""
+    directory = Dataset()
+    directory.DirectoryRecordSequence = []
+    for kind, *name in (
+        ("IMAGE", "IM1"),
+        ("IMAGE", "IM2"),
+        ("SR DOCUMENT", "SR1"),
+        ("IMAGE",),
+        ("IMAGE", None),
+    ):
+        item = Dataset()
+        item.StudyInstanceUID, item.SeriesInstanceUID, item.DirectoryRecordType = "1.2", "1.2.3", kind
+        if name:
+            (item.ReferencedFileID,) = name
+        directory.DirectoryRecordSequence.append(item)
+    (tmp_path / "IM1").touch()
+    assert lost_images(tmp_path / "DICOMDIR", directory) == [("1.2", "IM2")]
 
 
 @pytest.mark.parametrize("changes", [{}, {"SOPClassUID": None}], ids=["whole", "as RSNA"])
@@ -238,7 +247,7 @@ def test_a_slice_that_is_cut_off_anywhere_is_unreadable_and_of_its_own_study(tmp
     ds.preamble = bytes(128)
     ds.save_as(path)
     whole, (header,) = path.read_bytes(), read_headers(path)
-    for n in range(len(whole) - 1):
+    for n in range(len(changes), len(whole) - 1, 3):
         path.write_bytes(whole[:n])
         with pytest.raises(DicomError) as caught:
             read(path)

@@ -2,11 +2,9 @@
 
 import pytest
 
-from ich_mil.dicom.files.elements import CHARACTER_SET, Elements
+from ich_mil.dicom.files.elements import Elements
 from ich_mil.dicom.files.text import decode_text
 from ich_mil.report.dicom.values import decoded
-
-YAMADA, TAROU = "山田", "太郎"
 
 
 def kanji(text: str, back: bytes = b"(B") -> bytes:
@@ -15,19 +13,10 @@ def kanji(text: str, back: bytes = b"(B") -> bytes:
 
 
 # PS3.5 H.3.1 and H.3.2; the second returns by ESC ( J, to JIS X 0201
-FIRST = (
-    b"Yamada^Tarou=" + kanji(YAMADA) + b"^" + kanji(TAROU) + b"=" + kanji("やまだ") + b"^" + kanji("たろう")
-)
-SECOND = (
-    "ﾔﾏﾀﾞ^ﾀﾛｳ=".encode("shift_jis")
-    + kanji(YAMADA, b"(J")
-    + b"^"
-    + kanji(TAROU, b"(J")
-    + b"="
-    + kanji("やまだ", b"(J")
-    + b"^"
-    + kanji("たろう", b"(J")
-)
+KANJI, KANA = ("山田", "太郎"), ("やまだ", "たろう")
+FIRST = b"=".join([b"Yamada^Tarou", *(b"^".join(map(kanji, one)) for one in (KANJI, KANA))])
+BACK = [b"^".join(kanji(part, b"(J") for part in one) for one in (KANJI, KANA)]
+SECOND = b"=".join(["ﾔﾏﾀﾞ^ﾀﾛｳ".encode("shift_jis"), *BACK])
 FIRST_TEXT = "Yamada^Tarou=山田^太郎=やまだ^たろう"
 SECOND_TEXT = "ﾔﾏﾀﾞ^ﾀﾛｳ=山田^太郎=やまだ^たろう"
 KOREAN = "Hong^Gildong=\x1b$)C洪^\x1b$)C吉洞=\x1b$)C홍^\x1b$)C길동".encode("euc_kr")
@@ -78,8 +67,9 @@ KOREAN_TEXT = "Hong^Gildong=洪^吉洞=홍^길동"
 def test_text_of_any_character_set_for_the_worklist_and_for_results(raw, character_sets, text):
     assert decode_text(raw, character_sets) == text
     assert decoded(raw, character_sets) == text
-    values = {CHARACTER_SET: "\\".join(character_sets).encode(), 1: raw}
-    assert Elements("", "", True, values, -1, -1, 0, lambda: None).text(1) == text.strip()  # type: ignore
+    values = {"SpecificCharacterSet": "\\".join(character_sets).encode(), "PatientName": raw}
+    elements = Elements("", "", True, values, -1, -1, 0, lambda: None)  # type: ignore[arg-type, return-value]
+    assert elements.text("PatientName") == text.strip()
 
 
 @pytest.mark.parametrize("character", ["亜", "熙", "一", "Ａ", "ぁ", "龠", "漾"])

@@ -27,34 +27,188 @@ def twelve_bit(values, **options):
     return convert(values, **given)
 
 
-def test_slope_one_adds_the_intercept():
-    assert convert([[24, 1024], [1064, 1100]]) == ([[-1000, 0], [40, 76]], {})
+def corners(rows, columns, inside, corner, **places):
+    """Values `inside`, the four corners `corner`, and single pixels as `r1c3=value`."""
+    values = np.full((rows, columns), inside)
+    values[[0, 0, -1, -1], [0, -1, 0, -1]] = corner
+    for place, value in places.items():
+        values[tuple(map(int, place[1:].split("c")))] = value
+    return values
 
 
-def test_fractional_slope_is_rounded_to_the_nearest_unit():
+UNSIGNED = {"dtype": np.uint16, "signed": False}
+CASES = {
+    "slope 1": ([[24, 1024], [1064, 1100]], {}, [[-1000, 0], [40, 76]], ""),
+    "big endian": ([[24, 1024], [1064, 1100]], {"dtype": ">i2"}, [[-1000, 0], [40, 76]], ""),
     # 2.0002442 * 2043 - 4047 = 39.4989..., 2.0002442 * 2100 - 4047 = 153.51...
-    values = [[1524, 2043], [2100, 2024]]
-    assert convert(values, slope=2.0002442, intercept=-4047)[0] == [[-999, 39], [154, 1]]
+    "fraction": ([[1524, 2043, 2100]], {"slope": 2.0002442, "intercept": -4047}, [[-999, 39, 154]], ""),
+    # 0.5 * 2049 - 1024 = 0.5 and 0.5 * 2051 - 1024 = 1.5
+    "halves to even": ([[2049, 2051, 48]], {"slope": 0.5}, [[0, 2, -1000]], ""),
+    # 1.0000001 * 3001 - 1024.5 = 1976.5003: float32 knows no slope between 1 and 1.0000001192
+    "float64": ([[3001, 24]], {"slope": 1.0000001, "intercept": -1024.5}, [[1977, -1000]], ""),
+    "falling": ([[-24, -1064, 0, -3000]], {"slope": -1}, [[-1000, 40, -1024, 1976]], ""),
+    "int16 ends": ([[-32768, 1024], [32767, 1064]], {}, [[-1024, 0], [3095, 40]], "hu-clipped"),
+    "ends of the scale": ([[0, 4119], [24, 1024]], {}, [[-1024, 3095], [-1000, 0]], ""),
+    "slope 1e308": ([[-2000, 0], [1, 3000]], {"slope": 1e308}, [[-1024, -1024], [3095, 3095]], "hu-clipped"),
+    "slope -1e308": ([[-2000, 0], [1, 3000]], {"slope": -1e308}, [[3095, -1024], [-1024] * 2], "hu-clipped"),
+    "8 bits": (
+        [[0, 128], [133, 255]],
+        {"dtype": np.uint8, "slope": 8, "bits_stored": 8, "signed": False},
+        [[-1024, 0], [40, 1016]],
+        "",
+    ),
+    # As in a real GE head scan: signed 16 bit, intercept 0, padding -1500.
+    "already HU": (
+        [[-1500, -995, -1500], [-990, 35, 1200], [-1500, -998, -1500]],
+        {"intercept": 0, "padding": (-1500, -1500)},
+        [[-1024, -995, -1024], [-990, 35, 1200], [-1024, -998, -1024]],
+        "padding already-hu",
+    ),
+    "sign of 12 bits": (
+        [[0x0C18, 40], [0, 76]],
+        {"intercept": 0, "bits_stored": 12},
+        [[-1000, 40], [0, 76]],
+        "unused-bits already-hu",
+    ),
+    "padding in all corners": (
+        [[-2000, 24, -2000], [1064, -2000, 1100], [-2000, 30, -2000]],
+        {},
+        [[-1024, -1000, -1024], [40, -1024, 76], [-1024, -994, -1024]],
+        "padding",
+    ),
+    "padding read as unsigned": (
+        [[63536, 24], [1064, 63536]],
+        UNSIGNED,
+        [[-1024, -1000], [40, -1024]],
+        "padding",
+    ),
+    "padding like tissue": ([[24, 1024, 1064, 24]], {"padding": (1024, 1024)}, [[-1000, 0, 40, -1000]], ""),
+    "corners of tissue": ([[1064, 24, 1064]] * 2, {}, [[40, -1000, 40]] * 2, ""),
+    "padding range": (
+        [[-2000, 24, -1700], [1064, -1500, 1100], [-1501, 30, 22]],
+        {"padding": (-2000, -1501)},
+        [[-1024, -1000, -1024], [40, -1024, 76], [-1024, -994, -1002]],
+        "padding hu-clipped",  # -1500 is outside the range
+    ),
+    # 2024 is 1000 HU, the densest background
+    "range from 1000 HU": ([[24, 1024, 3024, 2024]], {"padding": (2024, 9000)}, [[-1000, 0, 2000, 1000]], ""),
+    "range from 1001 HU": (
+        [[24, 1024], [3024, 2025]],
+        {"padding": (2025, 9000)},
+        [[-1000, 0], [-1024, -1024]],
+        "padding",
+    ),
+    "range over tissue": ([[24, 1024, 3024]], {"padding": (-2000, 1024)}, [[-1000, 0, 2000]], ""),
+    # As with PixelPaddingValue 0 where values are HU: the 0 within the head is tissue.
+    "rim": (
+        [[0, 0, -990, 0, 0], [0, -980, 40, -995, 0], [-998, 35, 0, 30, -999], [0, -990, 37, -997, 0]],
+        {"intercept": 0, "padding": (0, 0)},
+        [
+            [-1024, -1024, -990, -1024, -1024],
+            [-1024, -980, 40, -995, -1024],
+            [-998, 35, 0, 30, -999],
+            [-1024, -990, 37, -997, -1024],
+        ],
+        "padding already-hu",
+    ),
+    "rim that shows": (
+        [[-899, -990, -899], [-980, 40, -995], [-899, -998, -899]],
+        {"intercept": 0, "padding": (-899, -899)},
+        [[-1024, -990, -1024], [-980, 40, -995], [-1024, -998, -1024]],
+        "padding already-hu",
+    ),
+    **{
+        f"no rim: corners {corner}, {last}, padding {padding}": (
+            [[corner, -990, corner], [-980, 40, -995], [corner, -998, last]],
+            {"intercept": 0, "padding": padding},
+            [[corner, -990, corner], [-980, 40, -995], [corner, -998, last]],
+            "already-hu",
+        )
+        for corner, last, padding in [
+            *((0, 5, (0, 0)), (0, 0, (5, 5)), (0, 0, None)),
+            *((-900, -900, (-900, -900)), (-1024, -1024, (-1024, -1024))),
+        ]
+    },
+}
+TWELVE_BIT_CASES = {
+    "wrapped": (
+        [[3096, 4095, 0], [40, 1000, 3095], [3100, 3500, 80]],
+        {},
+        [[-1000, -1, 0], [40, 1000, 3095], [-996, -596, 80]],
+        "intercept-12-bit",
+    ),
+    "padding 30768": (
+        [[24, 30768], [1064, 1100]],
+        {"intercept": -1024},
+        [[-1000, -1024], [40, 76]],
+        "padding",
+    ),
+    # 0x1428 is 1064 with an overlay bit
+    "overlay": (
+        [[0x1428, 24, 1024, 1100], *[[1100] * 4] * 4],
+        {"intercept": -1024},
+        [[40, -1000, 0, 76], *[[76] * 4] * 4],
+        "unused-bits",
+    ),
+    # 2096 is -2000 in twelve bits: by the corner rule, not a ring of dense bone
+    "corners 2096": (
+        [[2096, 3096, 2096], [40, 60, 3100], [2096, 3200, 2096]],
+        {},
+        [[-1024, -1000, -1024], [40, 60, -996], [-1024, -896, -1024]],
+        "padding intercept-12-bit",
+    ),
+}
 
 
-def test_big_endian_values_are_the_same():
-    assert convert([[24, 1024], [1064, 1100]], dtype=">i2")[0] == [[-1000, 0], [40, 76]]
+@pytest.mark.parametrize(
+    ("function", "case"),
+    [
+        *((convert, case) for case in CASES.values()),
+        *((twelve_bit, case) for case in TWELVE_BIT_CASES.values()),
+    ],
+    ids=[*CASES, *(f"12 bits, {name}" for name in TWELVE_BIT_CASES)],
+)
+def test_hu_by_hand(function, case):
+    values, options, expected, codes = case
+    hu, notes = function(values, **options)
+    assert hu == expected
+    assert set(notes) == set(codes.split())
 
 
-def test_int16_does_not_overflow():
-    hu, notes = convert([[-32768, 1024], [32767, 1064]])
-    assert hu == [[-1024, 0], [3095, 40]]
-    assert notes == {Code.HU_CLIPPED: "1 pixels raised to -1024 HU, 1 lowered to 3095 HU"}
+def test_repairs_are_counted():
+    """Overlays, rims, padding and wrapped air that meet."""
+    values = corners(8, 8, 40, 4095, r2c2=3100, r3c3=4095)  # 4095 is -1 HU; r3c3 is not joined to a corner
+    hu, notes = twelve_bit(values, padding=(4095, 4095))
+    assert (hu[0][0], hu[3][3], hu[2][2], hu[1][1]) == (-1024, -1, -996, 40)
+    assert (count_in(notes[Code.PADDING]), count_in(notes[Code.INTERCEPT_12_BIT])) == (4, 2)
+    hu, notes = twelve_bit(corners(8, 8, 40, 4095, r2c2=3100, r5c5=0x1000 | 3200), padding=(4095, 4095))
+    assert (hu[0][0], hu[2][2], hu[5][5]) == (-1024, -996, -896)
+    assert count_in(notes[Code.UNUSED_BITS]) == 1
+    values = corners(6, 8, -995, 0, r1c3=5160, r4c3=-5000)  # 1064 and -904 in 12 bits
+    hu, notes = convert(values, intercept=0, bits_stored=12, padding=(0, 0))
+    assert (hu[0][0], hu[1][3], hu[4][3]) == (-1024, 1064, -904)
+    assert count_in(notes[Code.UNUSED_BITS]) == 2
+    _, notes = convert([[-32768, 1024], [32767, 1064]])
+    assert count_in(notes[Code.HU_CLIPPED]) == 2
 
 
-def test_the_ends_of_the_scale_are_not_clipped():
-    assert convert([[0, 4119], [24, 1024]]) == ([[-1024, 3095], [-1000, 0]], {})
+def test_padding_range_of_wrapped_values_is_judged_by_their_hu():
+    values = np.full((5, 5), 40)
+    values[0, :3] = 5000, 3096, 4095
+    hu, notes = twelve_bit(values, padding=(4096, 6000))
+    assert hu[0] == [-1024, -1000, -1, 40, 40]
+    assert count_in(notes[Code.PADDING]) == 1
+    assert Code.PADDING not in twelve_bit(values, padding=(4095, 6000))[1]  # 4095 is -1 HU
 
 
-def test_wrapped_twelve_bit_values_are_unwrapped():
-    hu, notes = twelve_bit([[3096, 4095, 0], [40, 1000, 3095], [3100, 3500, 80]])
-    assert hu == [[-1000, -1, 0], [40, 1000, 3095], [-996, -596, 80]]
-    assert notes[Code.INTERCEPT_12_BIT].endswith("4 of 9 values from 3096 up lowered by 4096")
+@pytest.mark.parametrize(
+    ("corner", "code"), [(0x1000, "padding"), (0x0FFF, "unused-bits"), (0x0800, "unused-bits")]
+)
+def test_corner_without_its_sign_is_no_padding(corner, code):
+    # 0x0800 is -2048 without its sign; the twelve stored bits of 0x1000 are 0, a rim of water
+    hu, notes = convert(corners(8, 8, -990, corner), intercept=0, bits_stored=12)
+    assert hu[0][0] == (-1 if corner == 0x0FFF else -1024)
+    assert {Code.PADDING, Code.UNUSED_BITS} & notes.keys() == {code}
 
 
 @pytest.mark.parametrize("intercept", [1, -99])
@@ -66,10 +220,10 @@ def test_unwrapping_is_the_published_rule_for_every_twelve_bit_value(intercept):
     np.testing.assert_array_equal(hu, published - 1000)
 
 
-@pytest.mark.parametrize("changed", [{"intercept": -1024.0}, {"intercept": -100.0}])
-def test_unwrapping_needs_an_intercept_of_hu(changed):
-    _, notes = twelve_bit([[3096, 4095], [40, 3500]], **changed)
-    assert Code.INTERCEPT_12_BIT not in notes
+def refused(function, values, **options):
+    with pytest.raises(NoHounsfieldError) as error:
+        function(values, **options)
+    return error.value.code
 
 
 @pytest.mark.parametrize(
@@ -77,12 +231,11 @@ def test_unwrapping_needs_an_intercept_of_hu(changed):
     [{"signed": True, "dtype": np.int16, "bits_stored": 16}, {"bits_stored": 16}, {"slope": 2.0}],
     ids=["signed", "16-bit", "slope 2"],
 )
-def test_unwrapping_needs_unsigned_twelve_bits_and_slope_one(changed):
+def test_unwrapping_needs_its_conditions(changed):
     # Left as they are, the values hold no air: they are refused.
-    reason = r"intercept is 0 but no pixel is air \(-1024 to -500 HU\): its values are not HU"
-    with pytest.raises(NoHounsfieldError, match=reason) as refused:
-        twelve_bit([[3096, 4095], [40, 3500]], **changed)
-    assert refused.value.code == Code.NO_HU_SCALE
+    assert refused(twelve_bit, [[3096, 4095], [40, 3500]], **changed) == Code.NO_HU_SCALE
+    for intercept in (-1024.0, -100.0):
+        assert Code.INTERCEPT_12_BIT not in twelve_bit([[3096, 4095], [40, 3500]], intercept=intercept)[1]
 
 
 def test_one_percent_of_high_values_is_wrapped_air_and_less_is_metal():
@@ -93,30 +246,7 @@ def test_one_percent_of_high_values_is_wrapped_air_and_less_is_metal():
     assert set(notes) == {Code.INTERCEPT_12_BIT}
     for no_wrapped_air in (40, 3095, 4096):
         values[0, 4] = no_wrapped_air
-        with pytest.raises(NoHounsfieldError, match="no pixel is air"):
-            twelve_bit(values)
-
-
-def test_signed_values_with_intercept_zero_are_hu_already():
-    # As in a real GE head scan: signed 16 bit, intercept 0, padding -1500.
-    hu, notes = convert(
-        [[-1500, -995, -1500], [-990, 35, 1200], [-1500, -998, -1500]], intercept=0, padding=(-1500, -1500)
-    )
-    assert hu == [[-1024, -995, -1024], [-990, 35, 1200], [-1024, -998, -1024]]
-    assert set(notes) == {Code.PADDING, Code.ALREADY_HU}
-    assert notes[Code.PADDING] == "4 pixels of stored value -1500 (PixelPaddingValue) set to -1024 HU"
-
-
-def test_unused_bits_are_dropped_and_sign_extended():
-    # 0x1428 is 1064 with an overlay bit; 0x0C18 is -1000 in twelve bits without sign extension.
-    values = np.full((5, 4), 1100)
-    values[0] = 0x1428, 24, 1024, 1100
-    hu, notes = twelve_bit(values, intercept=-1024)
-    assert hu == [[40, -1000, 0, 76]] + [[76] * 4] * 4
-    assert notes == {Code.UNUSED_BITS: "1 values used bits above the 12 stored ones"}
-    hu, notes = convert([[0x0C18, 40], [0, 76]], intercept=0, bits_stored=12)
-    assert hu == [[-1000, 40], [0, 76]]
-    assert set(notes) == {Code.UNUSED_BITS, Code.ALREADY_HU}
+        assert refused(twelve_bit, values) == Code.NO_HU_SCALE
 
 
 def test_an_overlay_covers_at_most_five_percent_of_what_is_no_padding():
@@ -124,14 +254,13 @@ def test_an_overlay_covers_at_most_five_percent_of_what_is_no_padding():
     values = np.full((6, 7), 1100)
     values[:2, 0] = 30768
     values[2, :2] = 0x1428
-    hu, notes = twelve_bit(values, intercept=-1024)
+    hu, _ = twelve_bit(values, intercept=-1024)
     assert (hu[0][0], hu[2][0], hu[2][2]) == (-1024, 40, 76)
-    assert notes[Code.UNUSED_BITS] == "2 values used bits above the 12 stored ones"
     values[2, 2] = 0x1428
-    reason = "3 of 40 values use bits above the 12 stored ones"
-    with pytest.raises(NoHounsfieldError, match=reason) as refused:
-        twelve_bit(values, intercept=-1024)
-    assert refused.value.code == Code.NO_HU_SCALE
+    assert refused(twelve_bit, values, intercept=-1024) == Code.NO_HU_SCALE
+    signs = np.full((5, 5), -1000) & 0xFFF  # not extended: no overlay, however many
+    signs[2, 2:4] = 40
+    assert convert(signs, intercept=0, bits_stored=12)[0][2] == [-1000, -1000, 40, 40, -1000]
 
 
 @pytest.mark.parametrize("n_head", [1, 50])
@@ -140,68 +269,28 @@ def test_values_in_the_upper_bits_are_refused(n_head, storage):
     # 12 bits at the upper end of 16: air stays below 4096, the head does not; near the vertex it is small.
     values = np.full(100, 24)
     values[50 : 50 + n_head] = 1064
-    reason = f"{n_head} of 100 values use bits above the 12 stored ones"
-    with pytest.raises(NoHounsfieldError, match=reason) as refused:
-        twelve_bit(values.reshape(10, 10) << 4, intercept=-1024, **storage)
-    assert refused.value.code == Code.NO_HU_SCALE
-
-
-def test_signs_that_were_not_extended_are_no_overlay():
-    # All but two of them negative
-    values = np.full((5, 5), -1000) & 0xFFF
-    values[2, 2:4] = 40
-    hu, notes = convert(values, intercept=0, bits_stored=12)
-    assert hu[2] == [-1000, -1000, 40, 40, -1000]
-    assert notes[Code.UNUSED_BITS] == "23 values used bits above the 12 stored ones"
-
-
-def test_eight_bit_values():
-    # 8 * 128 - 1024 = 0, 8 * 133 - 1024 = 40, 8 * 255 - 1024 = 1016
-    unsigned = {"dtype": np.uint8, "slope": 8, "bits_stored": 8, "signed": False}
-    assert convert([[0, 128], [133, 255]], **unsigned) == ([[-1024, 0], [40, 1016]], {})
-    signed = {"dtype": np.int8, "slope": 8, "intercept": 0, "bits_stored": 8}
-    assert convert([[-128, -125], [5, 127]], **signed)[0] == [[-1024, -1000], [40, 1016]]
-
-
-def test_halves_are_rounded_to_even_in_float64():
-    # 0.5 * 2049 - 1024 = 0.5 and 0.5 * 2051 - 1024 = 1.5
-    assert convert([[2049, 2051], [48, 2128]], slope=0.5)[0] == [[0, 2], [-1000, 40]]
-    # 1.0000001 * 3001 - 1024.5 = 1976.5003: float32 knows no slope between 1 and 1.0000001192
-    assert convert([[3001, 24], [25, 26]], slope=1.0000001, intercept=-1024.5)[0][0] == [1977, -1000]
-
-
-def test_falling_slope():
-    assert convert([[-24, -1064], [0, -3000]], slope=-1)[0] == [[-1000, 40], [-1024, 1976]]
-
-
-@pytest.mark.parametrize(
-    ("slope", "expected"),
-    [(1e308, [[-1024, -1024], [3095, 3095]]), (-1e308, [[3095, -1024], [-1024, -1024]])],
-)
-def test_hu_beyond_float64_are_clipped(slope, expected):
-    assert convert([[-2000, 0], [1, 3000]], slope=slope)[0] == expected
-
-
-@pytest.mark.parametrize("hu", [[-1024, -500], [-1024, -1024], [0, 40]])
-def test_lowest_value_and_partial_volume_are_no_air(hu):
-    assert not has_air(np.array([hu], dtype=np.int16))
-
-
-@pytest.mark.parametrize("hu", [-1023, -501])
-def test_values_between_are_air(hu):
-    assert has_air(np.array([[-1024, hu, 40]], dtype=np.int16))
+    assert refused(twelve_bit, values.reshape(10, 10) << 4, intercept=-1024, **storage) == Code.NO_HU_SCALE
 
 
 def test_equal_pixels_are_refused():
-    with pytest.raises(NoHounsfieldError, match="all pixels have the stored value 7") as refused:
-        convert([[7, 7], [7, 7]])
-    assert refused.value.code == Code.FLAT
-    with pytest.raises(NoHounsfieldError, match="all pixels are -1024 HU once padding and range") as refused:
-        convert([[-2000, -3000], [-1500, -2000]])
-    assert refused.value.code == Code.FLAT
-    with pytest.raises(NoHounsfieldError, match="all pixels are -1024 HU") as refused:  # air, a rim of water
-        convert([[1024, 0, 1024], [0, 0, 0], [1024, 0, 1024]], padding=(1024, 1024))
-    assert refused.value.code == Code.FLAT
+    assert refused(convert, [[7, 7], [7, 7]]) == Code.FLAT
+    assert refused(convert, [[-2000, -3000], [-1500, -2000]]) == Code.FLAT
+    water = [[1024, 0, 1024], [0, 0, 0], [1024, 0, 1024]]  # air with a rim of water
+    assert refused(convert, water, padding=(1024, 1024)) == Code.FLAT
+
+
+@pytest.mark.parametrize(
+    ("hu", "air"),
+    [
+        ([-1024, -500], False),
+        ([-1024, -1024], False),
+        ([0, 40], False),
+        ([-1023, 40], True),
+        ([-501, 40], True),
+    ],
+)
+def test_lowest_value_and_partial_volume_are_no_air(hu, air):
+    assert has_air(np.array([hu], dtype=np.int16)) is air
 
 
 def by_hand(stored, *, slope, intercept, bits_stored, signed, padding):
@@ -304,21 +393,19 @@ def draw(seed):
 
 def test_all_rules_together_are_the_rules_pixel_by_pixel():
     outcomes = set()
-    for seed in range(600):
+    for seed in range(400):
         stored, header = draw(seed)
         expected, counts, is_image = by_hand(stored, **header)
         air = ((expected > -1024) & (expected < -500)).any()
         refusal = Code.FLAT if np.ptp(expected) == 0 else Code.NO_HU_SCALE
         if is_image:
-            with pytest.raises(NoHounsfieldError, match="values use bits above") as refused:
+            with pytest.raises(NoHounsfieldError, match="values use bits above") as error:
                 to_hu(stored, **header)
-            assert refused.value.code == Code.NO_HU_SCALE
+            assert error.value.code == Code.NO_HU_SCALE
             outcomes.add("image in the upper bits")
             continue
         if refusal == Code.FLAT or (header["intercept"] > -100 and not air):
-            with pytest.raises(NoHounsfieldError) as refused:
-                to_hu(stored, **header)
-            assert refused.value.code == refusal, seed
+            assert refused(to_hu, stored, **header) == refusal, seed
             outcomes.add(refusal)
             continue
         hu, notes = to_hu(stored, **header)
@@ -333,33 +420,6 @@ def test_all_rules_together_are_the_rules_pixel_by_pixel():
         outcomes |= {code for code, _ in notes}
     refusals = {Code.FLAT, Code.NO_HU_SCALE, "image in the upper bits"}
     assert outcomes == {*counts, Code.ALREADY_HU, "rim", *refusals}
-
-
-@pytest.mark.parametrize("slope", [0.0, float("nan"), float("inf")])
-def test_impossible_slope_raises(slope):
-    with pytest.raises(ValueError, match="RescaleSlope must be finite and not 0"):
-        convert([[1, 2]], slope=slope)
-    with pytest.raises(ValueError, match="RescaleIntercept finite"):
-        convert([[1, 2]], intercept=slope or float("nan"))
-
-
-@pytest.mark.parametrize("shape", [(0, 4), (4,), (2, 4, 4)])
-def test_impossible_shape_raises(shape):
-    with pytest.raises(ValueError, match="non-empty"):
-        convert(np.zeros(shape))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "bits_stored"), [(np.int32, 16), (np.float32, 16), (np.uint16, 17), (np.uint16, 0)]
-)
-def test_more_than_sixteen_bits_raise(dtype, bits_stored):
-    with pytest.raises(ValueError, match="16"):
-        convert([[1, 2]], dtype=dtype, bits_stored=bits_stored)
-
-
-def test_padding_from_high_to_low_raises():
-    with pytest.raises(ValueError, match=r"padding must be \(lowest, highest\); got \(5, 3\)"):
-        convert([[1, 2]], padding=(5, 3))
 
 
 def test_pixels_keep_their_places_in_any_memory_order():

@@ -19,6 +19,8 @@ from ich_mil.ledger import Code
 from tests.dicom.encodings import SIGNED, data_set
 from tests.dicom.small_files import STORED, read, refused, write
 
+TWELVE_BITS = {"BitsStored": 12, "HighBit": 11, "PixelRepresentation": 0}
+
 
 @pytest.mark.parametrize(
     ("changes", "code"),
@@ -27,10 +29,7 @@ from tests.dicom.small_files import STORED, read, refused, write
         ({"PixelData": np.array([-2000] * 15 + [-1990], np.int16).tobytes()}, Code.FLAT),
         # Air at 24, brain at 1064 and an intercept of 0: the offset is lost, every value would be bone.
         ({"RescaleIntercept": 0}, Code.NO_HU_SCALE),
-        (
-            {"RescaleIntercept": 0, "BitsStored": 12, "HighBit": 11, "PixelRepresentation": 0},
-            Code.NO_HU_SCALE,
-        ),
+        ({"RescaleIntercept": 0} | TWELVE_BITS, Code.NO_HU_SCALE),
     ],
 )
 def test_refused_by_the_pixels(tmp_path, changes, code):
@@ -85,28 +84,16 @@ def test_more_pixel_data_than_needed_is_read(tmp_path):
         np.testing.assert_array_equal(read(path)[0], STORED - 1024)
 
 
-def test_wrapped_twelve_bit_slice(tmp_path):
+def test_repairs_of_twelve_bits(tmp_path):
     hu = STORED - 1024
-    stored = np.where(hu < 0, hu + 4096, hu).astype(np.uint16)
-    path = write(
-        tmp_path,
-        PixelData=stored.tobytes(),
-        BitsStored=12,
-        HighBit=11,
-        PixelRepresentation=0,
-        RescaleIntercept=1,
-    )
-    got, notes = read(path)
+    wrapped = np.where(hu < 0, hu + 4096, hu).astype(np.uint16)
+    got, notes = read(write(tmp_path, PixelData=wrapped.tobytes(), RescaleIntercept=1, **TWELVE_BITS))
     np.testing.assert_array_equal(got, hu)
     assert [code for code, _ in notes] == [Code.INTERCEPT_12_BIT]
-
-
-def test_padding_30768_survives_decoding(tmp_path):
-    stored = STORED.astype(np.uint16)
-    stored[0, 1] = 30768
-    path = write(tmp_path, PixelData=stored.tobytes(), BitsStored=12, HighBit=11, PixelRepresentation=0)
-    hu, notes = read(path)
-    assert hu[0].tolist() == [-1000, -1024, -984, -1000]
+    padded = STORED.astype(np.uint16)
+    padded[0, 1] = 30768
+    got, notes = read(write(tmp_path, PixelData=padded.tobytes(), **TWELVE_BITS))
+    assert got[0].tolist() == [-1000, -1024, -984, -1000]
     assert [code for code, _ in notes] == [Code.PADDING]
 
 
@@ -119,7 +106,7 @@ def test_noise_in_the_lower_rows_is_refused(tmp_path):
     np.testing.assert_array_equal(hu, stored - 1024)
     stored[333:] = np.random.default_rng(0).integers(-(2**15), 2**15, stored[333:].shape)
     path = write(tmp_path, PixelData=stored.tobytes(), **picture)
-    with pytest.raises(DicomError, match="179 rows from 333 to 511 are noise") as caught:
+    with pytest.raises(DicomError, match="179 rows from 333 to 511") as caught:
         read(path)
     assert caught.value.code == Code.NOISE
 
@@ -138,7 +125,7 @@ def test_zeros_from_some_row_on_are_a_copy_that_failed(tmp_path, kept, filled):
     picture[:, filled:] = 0
     pixels = zero_below(picture, kept)
     path = write(tmp_path, Rows=64, Columns=64, PixelData=pixels.tobytes())
-    with pytest.raises(DicomError, match=f"zeros from row {math.ceil(64 * kept)} on: a copy") as caught:
+    with pytest.raises(DicomError, match=f"zeros from row {math.ceil(64 * kept)} on,") as caught:
         read(path)
     assert caught.value.code == Code.UNREADABLE
 
@@ -161,7 +148,7 @@ def test_a_file_that_was_cut_off_since_its_header_was_read(tmp_path):
     path = write(tmp_path)
     (header,) = read_headers(path)
     path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(DicomError, match="pixel data are cut off: 28 of 32 bytes") as caught:
+    with pytest.raises(DicomError, match="28 of 32 bytes") as caught:
         read_slice(header)
     assert caught.value.code == Code.UNREADABLE
 
@@ -193,14 +180,6 @@ def test_rsna_slices(shared_data):
 
 
 @pytest.mark.realdata
-def test_rsna_slice_with_intercept_zero(shared_data):
-    hu, notes = read(shared_data / "rsna_slices" / "ID_000aa2bce.dcm")
-    assert [code for code, _ in notes] == [Code.PADDING, Code.ALREADY_HU]
-    assert notes[0][1] == "65270 pixels of stored value -3024 (all four corners) set to -1024 HU"
-    assert (hu.min(), int(np.median(hu)), hu.max()) == (-1024, -1011, 1546)
-
-
-@pytest.mark.realdata
 def test_ge_head_is_hu_already(shared_data):
     for path in sorted((shared_data / "ge_head_ct").glob("*.dcm")):
         hu, notes = read(path)
@@ -219,22 +198,6 @@ def test_lossless_syntaxes_decode_to_equal_slices(shared_data):
     near = read(folder / "CT2_JLSN")[0].astype(int)
     assert 0 < np.abs(near - slices[0]).max() <= 4
     read(folder / "CT2_J2KI")
-
-
-@pytest.mark.realdata
-def test_jpeg_extended_of_12_bit_and_slope_2(shared_data):
-    """It is a lossy copy of the big endian slice on another scale: in HU they agree."""
-    lossy, _ = read(shared_data / "oddities" / "chest_jpegext12_slope2.dcm")
-    exact, _ = read(shared_data / "oddities" / "chest_bigendian.dcm")
-    off = np.abs(lossy.astype(int) - exact)
-    assert off.mean() < 4
-    assert off.max() < 40
-
-
-@pytest.mark.realdata
-def test_big_endian(shared_data):
-    hu, _ = read(shared_data / "oddities" / "chest_bigendian.dcm")
-    assert (hu.min(), int(np.median(hu)), hu.max()) == (-1024, 157 - 1024, 2402 - 1024)
 
 
 @pytest.mark.parametrize("size", [1 << 31, -1, None])

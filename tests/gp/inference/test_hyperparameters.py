@@ -4,6 +4,7 @@ import copy
 import math
 from dataclasses import replace
 
+import gpytorch
 import numpy as np
 import pytest
 import torch
@@ -13,7 +14,6 @@ from torch.distributions import MultivariateNormal, kl_divergence
 
 import ich_mil.gp.inference.objective as objective_module
 from ich_mil.errors import ConfigError
-from ich_mil.gp import gpytorch  # which hushes what importing it warns of
 from ich_mil.gp.fit import fit
 from ich_mil.gp.inference.ascent import Weights
 from ich_mil.gp.inference.hyperparameters import learn_hyperparameters

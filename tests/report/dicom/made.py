@@ -53,7 +53,9 @@ class Made:
     def again(self, folder: Path, **changes: object) -> list[Path]:
         """Write results once more, with other values of the scan."""
         scan = replace(self.scan, **changes)  # type: ignore[arg-type]
-        return write_dicom_results(scan, self.results, self.prepared, self.maps, folder)
+        return write_dicom_results(
+            scan, self.results, self.prepared, self.prepared.hu(self.scan.scan), self.maps, folder
+        )
 
 
 def result_of(prepared: PreparedSet, scan: str, *, seed: int = 0) -> ScanResult:
@@ -101,7 +103,7 @@ def write(root: Path, out: Path, *, thickness_mm: float = 5.0, most: int = 2) ->
     scan = result_of(prepared, name)
     results = Results("new", MODEL, BY_INTERVAL, (scan,), ())
     maps = maps_of(len(scan.slices), most=most) if most else None
-    paths = write_dicom_results(scan, results, prepared, maps, out / "dicom")
+    paths = write_dicom_results(scan, results, prepared, prepared.hu(scan.scan), maps, out / "dicom")
     return Made(root, prepared, scan, results, maps, paths)
 
 

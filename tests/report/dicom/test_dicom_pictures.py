@@ -170,6 +170,7 @@ def test_the_summary_has_the_whole_promise_and_every_problem(rsna, monkeypatch):
     assert all(box.x0 > 0 and box.x1 < 1024 for box in boxes)
 
 
+@pytest.mark.slow
 def test_captures_are_marked_as_their_sources_lie(tmp_path):
     """The same pixels, said to run the other way: other letters, and other objects than before."""
 

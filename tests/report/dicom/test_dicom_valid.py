@@ -125,7 +125,10 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize(
+    "change",
+    [pytest.param(HOSTILE[name], id=name, marks=[pytest.mark.slow] * (name != "long")) for name in HOSTILE],
+)
 def test_no_object_is_against_the_standard_whatever_the_sources_say(tmp_path, change):
     check(write(few_slices(tmp_path, n=4, change=change), tmp_path, most=1))
 
@@ -189,6 +192,7 @@ def test_dcmtk_prints_the_report(made):
                 assert f'"{one.probability}"' in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.realdata
 @pytest.mark.parametrize("folder_name", ["ge_head_ct", "rsna_slices"])
 def test_no_object_of_a_real_study_is_against_the_standard(shared_data, tmp_path, folder_name):

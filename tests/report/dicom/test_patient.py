@@ -5,15 +5,12 @@ from types import SimpleNamespace
 import pytest
 from pydicom.dataset import Dataset
 
-from ich_mil.dicom.files.elements import tag_of
 from ich_mil.report.dicom.patient import patient_and_study
 
 
 def made_of(character_sets: str = "", **values: bytes) -> tuple[Dataset, list[str]]:
     """Patient and study of an image with these values, and what is told of them."""
-    first = SimpleNamespace(
-        values={tag_of(keyword): raw for keyword, raw in values.items()}, text=lambda tag: character_sets
-    )
+    first = SimpleNamespace(values=values, text=lambda keyword: character_sets)
     notes: list[str] = []
     return patient_and_study(first, "1.2.3", notes), notes
 
@@ -51,6 +48,16 @@ def test_an_accession_number_that_is_too_long_keeps_the_link_to_the_order(access
     assert elements.AccessionNumber == valid
     assert elements.get("FillerOrderNumberImagingServiceRequest") == order
     assert len([note for note in notes if "(0040,2017)" in note]) == (order is not None)
+
+
+@pytest.mark.parametrize(
+    ("keyword", "valid", "invalid"),
+    [("PatientSex", "M F O", "m male"), ("PatientIdentityRemoved", "YES NO", "yes Y")],
+)
+def test_enumerated_values(keyword, valid, invalid):
+    for text in (*valid.split(), *invalid.split()):
+        elements, _ = made_of(**{keyword: text.encode()})
+        assert elements.get(keyword, "") == (text if text in valid.split() else "")
 
 
 def test_blanks_around_a_value_are_no_part_of_it():

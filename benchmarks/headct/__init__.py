@@ -1,0 +1,1 @@
+"""Benchmarks of the bundled model on real head CT."""

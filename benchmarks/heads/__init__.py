@@ -1,0 +1,1 @@
+"""Benchmarks of the Gaussian-process heads on public features."""

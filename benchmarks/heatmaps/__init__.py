@@ -1,0 +1,1 @@
+"""Benchmark of the heatmaps on slices with known masks of blood."""

@@ -1,0 +1,1 @@
+"""Benchmarks of bags with several modalities."""

@@ -1,0 +1,1 @@
+"""Benchmark of labels from radiology reports."""

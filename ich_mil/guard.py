@@ -1,0 +1,99 @@
+"""Errors of a command as one line on standard error, and exit codes.
+
+Exit code 2: bad input, or trouble of the machine such as a full disk. Exit code 1: the reader of the output
+has ended. Errors of the program itself are not caught.
+"""
+
+import errno
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
+from pathlib import Path
+from types import TracebackType
+
+from ich_mil.errors import IchMilError
+
+MACHINE = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.EROFS,
+    errno.EIO,
+    errno.EACCES,
+    errno.EPERM,
+)
+"""Numbers of operating system errors that the user can mend."""
+
+
+def guarded(work: Callable[[], None]) -> int:
+    """Run `work` and return the exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the parent process
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            work()
+        except IchMilError as error:
+            print("error:", " ".join(str(error).splitlines()), file=sys.stderr)  # names may hold line ends
+            return 2
+        except KeyboardInterrupt:
+            # re-raised: Python then ends as if killed by SIGINT, which also ends a loop of the shell
+            sys.excepthook = _report_interrupt
+            raise
+        except BrokenPipeError:  # the reader of our output has ended, as `head` does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        except (OSError, MemoryError, RuntimeError) as error:
+            if not (reason := _machine_trouble(error)):
+                raise
+            print("error:", reason, file=sys.stderr)
+            return 2
+    return 0
+
+
+def _report_interrupt(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if issubclass(kind, KeyboardInterrupt):
+        print("stopped", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+def _machine_trouble(error: Exception) -> str:
+    """Message for an error of the machine (memory, disk, permissions); '' for other errors."""
+    text = str(error)
+    first = text.splitlines()[0] if text else ""
+    if isinstance(error, BrokenExecutor):
+        return (
+            "a worker process was killed (out of memory, or by a decoder); run the same command with fewer "
+            "--jobs, finished work is kept"
+        )
+    # matched by text: torch is not imported here, and has no error class for CPU memory
+    if "CUDA out of memory" in text:
+        return (
+            f"the GPU is out of memory ({first}); end other programs on it, or set "
+            "CUDA_VISIBLE_DEVICES= to use the CPU, and run the same command again"
+        )
+    if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in text:
+        detail = f" ({first})" if first else ""
+        return f"out of memory{detail}; lower --jobs and training.workers, or use a machine with more memory"
+    if not isinstance(error, OSError) or error.errno not in MACHINE:
+        return ""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{os.strerror(error.errno)}; mend that and run the same command again"
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: object = None,
+    line: object = None,
+) -> None:
+    """Print warnings of `ich_mil` as one line; warnings of libraries are for developers and are dropped."""
+    if f"{os.sep}ich_mil{os.sep}" in filename:
+        print(f"warning: {message}", file=sys.stderr)
