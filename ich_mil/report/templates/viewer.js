@@ -5,6 +5,9 @@ const byId = (id) => document.getElementById(id);
 const all = (selector) => [...document.querySelectorAll(selector)];
 const scan = JSON.parse(byId("scan").textContent);
 const windows = Object.keys(scan.windows);
+const byWidth = [...windows].sort((a, b) => scan.windows[a][1] - scan.windows[b][1]);
+const ends = (name) => [scan.windows[name][0] - scan.windows[name][1] / 2, scan.windows[name][0] + scan.windows[name][1] / 2];
+const [lowest, highest] = ends(byWidth.at(-1)); // HU of the pictures: level and width stay within
 const maps = Object.keys(scan.overlays);
 const overlays = maps.length ? ["", ...maps, "both"] : [""];
 const last = scan.slices.length - 1;
@@ -42,7 +45,7 @@ function showPanes(text, about) {
   const stored = storedWindow();
   const names = shown.overlay === "both" ? maps : [shown.overlay];
   const chosen = windows.find((name) => scan.windows[name][0] === shown.level && scan.windows[name][1] === shown.width);
-  const title = `${Math.round(shown.level)} / ${Math.round(shown.width)}`;
+  const title = `${shown.level} / ${shown.width}`;
   byId("level-width").textContent = title;
   all(".view").forEach((pane, place) => {
     pane.hidden = place >= names.length;
@@ -77,10 +80,7 @@ function showMap(pane, name) {
 // The narrowest stored window that holds the grey levels asked for, and the line from it to them.
 function storedWindow() {
   const [low, high] = [shown.level - shown.width / 2, shown.level + shown.width / 2];
-  const ends = (name) => [scan.windows[name][0] - scan.windows[name][1] / 2, scan.windows[name][0] + scan.windows[name][1] / 2];
-  const holding = windows.filter((name) => ends(name)[0] <= low && ends(name)[1] >= high);
-  const widest = windows.reduce((a, b) => (scan.windows[a][1] >= scan.windows[b][1] ? a : b));
-  const stored = holding.length ? holding.reduce((a, b) => (scan.windows[a][1] <= scan.windows[b][1] ? a : b)) : widest;
+  const stored = byWidth.find((name) => ends(name)[0] <= low && ends(name)[1] >= high);
   const slope = scan.windows[stored][1] / shown.width;
   const intercept = (ends(stored)[0] - low) / shown.width;
   for (const part of all("#level feComponentTransfer > *")) {
@@ -168,10 +168,16 @@ document.addEventListener("keydown", (event) => {
 
 for (const pane of all(".view")) {
   let from = null;
+  let rolled = 0;
   pane.addEventListener("wheel", (event) => {
     event.preventDefault();
-    if (event.ctrlKey) zoom(event.deltaY < 0 ? 1.1 : 1 / 1.1);
-    else if (event.deltaY) go(shown.slice + (event.deltaY < 0 ? 1 : -1));
+    // one step for a notch of a wheel, and for 40 pixels of a touchpad
+    const roll = event.deltaMode ? Math.sign(event.deltaY) : within(event.deltaY / 40, -1, 1);
+    if (event.ctrlKey) return zoom(1.1 ** -roll);
+    rolled = rolled * roll < 0 ? roll : rolled + roll;
+    if (Math.abs(rolled) < 1) return;
+    go(shown.slice - Math.sign(rolled));
+    rolled = 0;
   }, { passive: false });
   pane.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
@@ -187,8 +193,10 @@ for (const pane of all(".view")) {
       view.y = from.centre.y - y / view.zoom;
       place();
     } else {
-      shown.width = within(from.width * 4 ** x, 2, 2800);
-      shown.level = within(from.level - y * Math.max(from.width, 40), -800, 2000);
+      const half = Math.round(within(from.width * 4 ** x, 2, highest - lowest) / 2);
+      const level = Math.round(from.level - y * Math.max(from.width, 40));
+      shown.width = 2 * half;
+      shown.level = within(level, lowest + half, highest - half);
       show();
     }
   });
