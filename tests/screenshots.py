@@ -43,6 +43,7 @@ def main() -> None:
             hu,
             maps_of(masks),
             edges=[Edges("R", "L", "A", "P")] * len(hu),
+            spacing_mm=(0.45, 0.45),
         )
         write_text(folder / "study.html", study)
         write_text(folder / "cohort.html", render_cohort(results, links, title="Studies of a night"))

@@ -16,10 +16,10 @@ from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.errors import DataError
 from ich_mil.files import write_text
 from ich_mil.progress import progress, say
-from ich_mil.report.cohort_page import render_cohort
+from ich_mil.report.cohort_page import neighbours, render_cohort
 from ich_mil.report.maps import ScanMaps, read_maps
 from ich_mil.report.page import study_file_name
-from ich_mil.report.study_page import render_study
+from ich_mil.report.study_page import Neighbours, render_study
 from ich_mil.runs.assembly import check_judged
 from ich_mil.runs.predictions import Results, ScanResult, read_results
 
@@ -49,6 +49,8 @@ class StudyPages:
         check_judged(results, prepared)
         self.written: list[Path] = []
         self._results, self._prepared, self._folder, self._shown = results, prepared, folder, shown
+        self._links = {scan.scan: study_file_name(scan.scan) for scan in results.scans}
+        self._neighbours = neighbours(results, self._links)
         self._texts: dict[str, dict[str, str]] = {}
         self._failed: list[DataError] = []
 
@@ -59,9 +61,9 @@ class StudyPages:
                 self._texts[scan.scan] = study_texts(self._prepared, scan.scan)
             except DataError as error:
                 self._failed.append(error)
-        path = self._folder / study_file_name(scan.scan)
-        texts = self._texts.get(scan.scan, {})
-        write_study_page(self._results, scan, self._prepared, hu, maps, path, texts=texts)
+        path = self._folder / self._links[scan.scan]
+        texts, around = self._texts.get(scan.scan, {}), self._neighbours[scan.scan]
+        write_study_page(self._results, scan, self._prepared, hu, maps, path, texts=texts, neighbours=around)
         if self._shown.dicom:
             from ich_mil.report.dicom.write import write_dicom_results  # imports highdicom
 
@@ -77,11 +79,10 @@ class StudyPages:
         Raises:
             DataError: DICOM texts or results of some scans have failed; everything else is written.
         """
-        title = "Head CT worklist"
+        title = "Intracranial hemorrhage: head CT worklist"
         if self._shown.names:
             title = f"{title} {self._folder.resolve().name}"
-        links = {scan.scan: study_file_name(scan.scan) for scan in self._results.scans}
-        page = render_cohort(self._results, links, title=title, texts=self._texts)
+        page = render_cohort(self._results, self._links, title=title, texts=self._texts)
         write_text(self._folder / "index.html", page)
         if self._failed:
             more = f" (and {len(self._failed) - 1} more)" if len(self._failed) > 1 else ""
@@ -130,11 +131,21 @@ def write_study_page(
     *,
     texts: Mapping[str, str] = {},
     run_link: str = "",
+    neighbours: Neighbours | None = None,
 ) -> None:
     """Write the page of a scan to `path`; `hu` are its slices (n, H, W), checked by `check_judged`."""
     record = read_record(prepared.part_of(scan.scan).folder, scan.scan)
     edges = [] if record is None else record.edges
     page = render_study(
-        scan, results.model, results.decided_by, hu, maps, edges=edges, texts=texts, run_link=run_link
+        scan,
+        results.model,
+        results.decided_by,
+        hu,
+        maps,
+        edges=edges,
+        texts=texts,
+        spacing_mm=record.pixel_mm if record is not None and min(record.pixel_mm) > 0 else None,
+        run_link=run_link,
+        neighbours=neighbours,
     )
     write_text(path, page)

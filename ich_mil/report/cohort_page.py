@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from ich_mil.evaluate.deployment.triage import DECISIONS
 from ich_mil.ledger import Code
 from ich_mil.report.page import percent, render
+from ich_mil.report.study_page import Neighbours
 from ich_mil.report.words import MARK, by_drop, problems, results_in_words, routine, span
 from ich_mil.runs.predictions import Results, ScanResult, in_no_study
 
@@ -24,6 +25,16 @@ def worklist(results: Results) -> list[ScanResult]:
     return sorted(
         results.scans, key=lambda scan: (DECISIONS.index(scan.decision), -scan.probability, scan.scan)
     )
+
+
+def neighbours(results: Results, links: Mapping[str, str]) -> dict[str, Neighbours]:
+    """Addresses of the worklist and of the studies before and after each scan, in reading order."""
+    pages = [links[scan.scan] for scan in worklist(results)]
+    around = zip(["", *pages[:-1]], [*pages[1:], ""], strict=True)
+    return {
+        scan.scan: Neighbours("index.html", before, after)
+        for scan, (before, after) in zip(worklist(results), around, strict=True)
+    }
 
 
 def render_cohort(

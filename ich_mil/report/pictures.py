@@ -18,12 +18,18 @@ import torch
 from matplotlib.colors import LinearSegmentedColormap
 from PIL import Image
 
+from ich_mil.dicom.head_box import HeadBox
 from ich_mil.report.maps import ScanMaps
 from ich_mil.window_presets import Windows
 from ich_mil.windows import apply_windows
 
-WINDOWS = {"brain": (40.0, 80.0), "blood": (80.0, 200.0), "soft tissue": (40.0, 380.0)}
-"""Windows of the viewer, (level, width) in HU: the preset `winners` of `ich_mil.windows`."""
+WINDOWS = {
+    "brain": (40.0, 80.0),
+    "blood": (80.0, 200.0),
+    "soft tissue": (40.0, 380.0),
+    "bone": (600.0, 2800.0),
+}
+"""Windows of the viewer, (level, width) in HU: the preset `winners` of `ich_mil.windows`, and bone."""
 SIDES = (512, 384, 256, 192, 128, 96)
 """Candidates for the longest side of a picture, pixels; no picture is enlarged."""
 BUDGET = 3_100_000
@@ -31,6 +37,8 @@ BUDGET = 3_100_000
 QUALITY = 80
 OVERLAY_SIDE = 128
 """Longest side of a heatmap, pixels: a multiple of its cells, and the browser interpolates further."""
+OVERVIEW_SIDE = 256
+"""Longest side of a coronal or sagittal overview, pixels."""
 LEVELS = 256
 
 EVIDENCE = LinearSegmentedColormap.from_list("evidence", ["#d55e00", "#ffb000", "#fff3c4"])
@@ -83,6 +91,32 @@ def overlay(maps: ScanMaps, of: str, shape: tuple[int, int]) -> Overlay:
     }
     ramp = np.repeat(np.linspace(0, 1, LEVELS)[None], 12, axis=0)
     return Overlay(pictures, top, data_uri(_coloured(ramp, colours), "png"))
+
+
+def overview(hu: np.ndarray, box: HeadBox, spacing_mm: tuple[float, float, float]) -> dict[str, str]:
+    """Encode the coronal and the sagittal section through the middle of the head, brain window, top up.
+
+    Args:
+        hu: (n, H, W) HU, lowest slice first, evenly spaced.
+        box: rectangle around the head.
+        spacing_mm: distance of slices, rows and columns, mm.
+
+    Returns:
+        `data:` URIs by `coronal` and `sagittal`; the pictures show the rectangle and have square pixels.
+    """
+    middle = ((box.top + box.bottom) // 2, (box.left + box.right) // 2)
+    sections = {
+        "coronal": (hu[::-1, middle[0], box.left : box.right], spacing_mm[2]),
+        "sagittal": (hu[::-1, box.top : box.bottom, middle[1]], spacing_mm[1]),
+    }
+    pictures = {}
+    for name, (section, across_mm) in sections.items():
+        image = Image.fromarray(_windowed(section[None], (WINDOWS["brain"],))[0][0])
+        height = max(1, round(len(section) * spacing_mm[0] / across_mm))
+        scale = min(1.0, OVERVIEW_SIDE / max(height, image.width))
+        size = (max(1, round(scale * image.width)), max(1, round(scale * height)))
+        pictures[name] = data_uri(jpeg(image.resize(size, Image.Resampling.BICUBIC)), "jpeg")
+    return pictures
 
 
 def data_uri(file: bytes, kind: str) -> str:

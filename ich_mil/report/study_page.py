@@ -8,15 +8,16 @@ Shapes: n slices of H, W pixels.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ich_mil.dicom.geometry.planes import Edges
+from ich_mil.dicom.head_box import HeadBox, head_box
 from ich_mil.gp.counterfactual import slice_runs
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import embedded, percent, render
-from ich_mil.report.pictures import WINDOWS, Overlay, overlay, slice_pictures
+from ich_mil.report.pictures import WINDOWS, Overlay, overlay, overview, slice_pictures
 from ich_mil.report.strip import make_strip
 from ich_mil.report.words import (
     CODES,
@@ -32,6 +33,8 @@ from ich_mil.report.words import (
 )
 from ich_mil.runs.predictions import Provenance, ScanResult, SliceResult
 
+EVEN = 0.1
+"""Largest relative deviation of slice distances from their median at which overviews are shown."""
 TOP_SLICES = 4
 """Number of slices shown as pictures without the viewer, and in print."""
 MAX_LEDGER = 500
@@ -44,6 +47,14 @@ SIDES = {"R": "right", "L": "left", "A": "front", "P": "back", "H": "head", "F":
 """Sides of the patient by the letter at the edge of a picture (DICOM PS3.3 C.7.6.1.1.1)."""
 
 
+class Neighbours(NamedTuple):
+    """Relative addresses of the worklist and of the studies before and after one; empty: there is none."""
+
+    worklist: str
+    previous: str = ""
+    next: str = ""
+
+
 def render_study(
     scan: ScanResult,
     model: Provenance,
@@ -53,7 +64,9 @@ def render_study(
     *,
     edges: Sequence[Edges | None] = (),
     texts: Mapping[str, str] = {},
+    spacing_mm: tuple[float, float] | None = None,
     run_link: str = "",
+    neighbours: Neighbours | None = None,
 ) -> str:
     """Render the study page as one HTML document.
 
@@ -65,7 +78,9 @@ def render_study(
         maps: heatmaps of some slices, if any.
         edges: sides of the patient at the edges of each slice's picture; None or empty marks none.
         texts: DICOM texts to show, such as 'PatientName', with arbitrary content.
+        spacing_mm: distance of the rows and of the columns of a slice, mm; None hides the overviews.
         run_link: relative address of the run's page, if any.
+        neighbours: relative addresses of the worklist and its neighbouring studies, if any.
 
     Raises:
         ValueError: a probability is outside [0, 1], pictures, edges or maps do not fit the slices, or
@@ -73,7 +88,8 @@ def render_study(
     """
     edges = edges or [None] * len(scan.slices)
     _check(scan, hu, maps, edges)
-    pictures = slice_pictures(hu)
+    pictures, box = slice_pictures(hu), head_box(hu)
+    planes = _overviews(scan, hu, box, spacing_mm)
     overlays = {} if maps is None else {of: overlay(maps, of, hu.shape[1:]) for of in OVERLAYS}
     mapped = [] if maps is None else [int(place) for place in maps.slices]
     likely = sorted(scan.slices, key=lambda one: (one.slice not in mapped, -one.probability, one.slice))
@@ -85,6 +101,8 @@ def render_study(
         decided_by=decided_by,
         texts=texts,
         run_link=run_link,
+        neighbours=neighbours,
+        planes=planes,
         result=results_in_words(decided_by)[scan.decision],
         mark=MARK[scan.decision],
         drivers=drivers(scan),
@@ -116,6 +134,13 @@ def render_study(
                 "overlays": {OVERLAYS[of]: one.pictures for of, one in overlays.items()},
                 "slices": [_values(one) for one in scan.slices],
                 "runs": [[run.first, run.last] for run in scan.runs],
+                "windows": WINDOWS,
+                "box": [
+                    box.left / hu.shape[2],
+                    box.top / hu.shape[1],
+                    box.right / hu.shape[2],
+                    box.bottom / hu.shape[1],
+                ],
             }
         ),
     )
@@ -132,6 +157,20 @@ def _extras(scan: ScanResult) -> list[dict[str, str]]:
         }
         for one, name in zip(scan.extras, extra_names(scan), strict=True)
     ]
+
+
+def _overviews(
+    scan: ScanResult, hu: np.ndarray, box: HeadBox, spacing_mm: tuple[float, float] | None
+) -> dict[str, str]:
+    """Coronal and sagittal overview of a scan with evenly spaced slices; empty for others."""
+    heights = [one.position_mm for one in scan.slices if one.position_mm is not None]
+    if spacing_mm is None or len(heights) < max(3, len(scan.slices)):
+        return {}
+    steps = np.diff(heights)
+    step = float(np.median(steps))
+    if step <= 0 or np.abs(steps - step).max() > EVEN * step:
+        return {}
+    return overview(hu, box, (step, *spacing_mm))
 
 
 def _check(scan: ScanResult, hu: np.ndarray, maps: ScanMaps | None, edges: Sequence[Edges | None]) -> None:

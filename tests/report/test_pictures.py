@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ich_mil.dicom.head_box import HeadBox
 from ich_mil.report import pictures
 from ich_mil.report.maps import ScanMaps
 from ich_mil.window_presets import PRESETS
@@ -28,12 +29,17 @@ def opened(uri):
 
 def test_each_window_shows_its_hounsfield_units():
     hu = np.full((1, 64, 64), 40, np.int16)
-    for value, expected in ((40, (127.5, 76.5, 127.5)), (80, (255, 127.5, 154.3)), (-1000, (0, 0, 0))):
+    for value, expected in (
+        (40, (127.5, 76.5, 127.5, 76.5)),
+        (80, (255, 127.5, 154.3, 80.1)),
+        (-1000, (0, 0, 0, 0)),
+        (2000, (255, 255, 255, 255)),
+    ):
         shown = pictures.slice_pictures(hu - 40 + value)
-        assert list(shown) == ["brain", "blood", "soft tissue"]
+        assert list(shown) == ["brain", "blood", "soft tissue", "bone"]
         for (picture,), grey in zip(shown.values(), expected, strict=True):
             np.testing.assert_allclose(np.asarray(opened(picture)), grey, atol=1.5)  # 8 bits, and JPEG's own
-    assert tuple(pictures.WINDOWS.values()) == PRESETS["winners"]
+    assert tuple(pictures.WINDOWS.values()) == (*PRESETS["winners"], (600, 2800))
 
 
 def test_pictures_are_grey_jpegs_in_the_order_and_shape_of_the_slices():
@@ -59,11 +65,43 @@ def test_more_slices_get_smaller_pictures(monkeypatch):
     for budget in (3_000_000, 300_000, 1):
         monkeypatch.setattr(pictures, "BUDGET", budget)
         shown = pictures.slice_pictures(noise)
-        assert [len(one) for one in shown.values()] == [4, 4, 4]
+        assert [len(one) for one in shown.values()] == [4, 4, 4, 4]
         files = [base64.b64decode(uri.split(",")[1]) for one in shown.values() for uri in one]
         sizes.append(opened(shown["brain"][0]).size[0])
         assert budget == 1 or sum(map(len, files)) <= budget
     assert sizes[0] == 512 > sizes[1] > sizes[2] == pictures.SIDES[-1]
+
+
+def test_overviews_are_the_middle_sections_of_the_head_with_square_pixels_and_the_top_up():
+    hu = np.full((10, 60, 80), 20, np.int16)
+    box = HeadBox(top=10, left=20, bottom=50, right=70)
+    hu[8:, 30] = 80  # high up, in the middle row
+    hu[:5, :, 45] = 60  # down below, in the middle column
+    hu[:, :4] = hu[:, :, :4] = 80  # outside of the head
+    shown = {name: opened(uri) for name, uri in pictures.overview(hu, box, (5.0, 1.0, 2.0)).items()}
+    assert {name: one.size for name, one in shown.items()} == {"coronal": (50, 25), "sagittal": (40, 50)}
+    coronal, sagittal = (np.asarray(one).astype(int) for one in shown.values())
+    brain, blood, calcified = 64, 191, 255  # 20, 60 and 80 HU in the brain window
+    for picture, at, expected in (
+        (coronal, (1, 10), calcified),
+        (coronal, (12, 10), brain),
+        (coronal, (20, 10), brain),
+        (coronal, (20, 25), blood),
+        (sagittal, (4, 5), brain),
+        (sagittal, (4, 20), calcified),
+        (sagittal, (40, 5), blood),
+        (sagittal, (40, 34), blood),
+    ):
+        assert picture[at] == pytest.approx(expected, abs=30)
+
+
+def test_a_large_overview_is_reduced_and_keeps_its_shape():
+    box = HeadBox(0, 0, 512, 256)
+    shown = pictures.overview(np.zeros((20, 512, 512), np.int16), box, (5.0, 0.5, 0.5))
+    assert {name: opened(one).size for name, one in shown.items()} == {
+        "coronal": (256, 200),
+        "sagittal": (256, 100),
+    }
 
 
 def maps(mean, std=None):

@@ -7,12 +7,13 @@ import pytest
 
 from ich_mil.data.extras import ExtraInstance
 from ich_mil.dicom.geometry.planes import Edges
+from ich_mil.dicom.head_box import head_box
 from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE
 from ich_mil.evaluate.metrics import THRESHOLD
 from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import percent, study_file_name
-from ich_mil.report.study_page import MAX_LEDGER, PROBLEMS_ON_PAPER, render_study
+from ich_mil.report.study_page import MAX_LEDGER, PROBLEMS_ON_PAPER, Neighbours, render_study
 from ich_mil.report.words import PLAIN, PROMISED, problems
 from ich_mil.runs.predictions import BY_INTERVAL, Provenance, Results, Run, read_results, write_results
 from tests.html_page import HOSTILE, check_offline
@@ -122,6 +123,7 @@ def test_the_viewer_gets_every_slice_in_every_window_and_the_maps_there_are():
         "brain": 20,
         "blood": 20,
         "soft tissue": 20,
+        "bone": 20,
     }
     for name in ("evidence", "uncertainty"):
         assert list(data["overlays"][name]) == ["12", "13", "14", "15", "16"]
@@ -134,6 +136,44 @@ def test_the_viewer_gets_every_slice_in_every_window_and_the_maps_there_are():
         "label": "bleed",
         "corrections": "none",
     }
+
+
+def planes_of(heights, **options):
+    slices = tuple(replace(one, position_mm=at) for one, at in zip(SCAN.slices, heights, strict=True))
+    page = page_of(replace(SCAN, slices=slices), **options)
+    return [words for words in page.alternatives if words.startswith("Middle")]
+
+
+def test_overviews_are_shown_of_evenly_spaced_slices_only():
+    even = [5.0 * i for i in range(len(SCAN.slices))]
+    spacing = {"spacing_mm": (0.5, 0.5)}
+    assert planes_of(even, **spacing) == [
+        f"Middle {name} section, brain window" for name in ("coronal", "sagittal")
+    ]
+    assert planes_of([at + 0.4 * (i == 7) for i, at in enumerate(even)], **spacing)  # 8 % of a step
+    assert not planes_of(even)  # the spacing of rows and columns is unknown
+    assert not planes_of([at + 0.6 * (i == 7) for i, at in enumerate(even)], **spacing)
+    assert not planes_of([at + 5 * (i > 7) for i, at in enumerate(even)], **spacing)  # a gap
+    assert not planes_of([None, *even[1:]], **spacing)
+    assert not planes_of([0.0] * len(even), **spacing)
+
+
+def test_the_page_links_to_its_neighbours():
+    def links(neighbours):
+        return [at for at in page_of(neighbours=neighbours).addresses if at.endswith(".html")]
+
+    assert links(Neighbours("index.html", "a.html", "b.html")) == ["index.html", "a.html", "b.html"]
+    assert links(Neighbours("index.html", next="b.html")) == ["index.html", "b.html"]
+    assert links(None) == []
+
+
+def test_the_viewer_gets_the_rectangle_of_the_head_as_fractions():
+    hu = np.full((20, 96, 128), -1000, np.int16)
+    hu[:, 10:70, 4:64] = 40
+    top, left, bottom, right = head_box(hu)
+    expected = [left / 128, top / 96, right / 128, bottom / 96]
+    assert len({0.0, 1.0, *expected}) > 4  # the rectangle ends inside the slice
+    assert data_of(page_of(hu=hu))["box"] == pytest.approx(expected)
 
 
 def test_top_slices_are_the_most_probable_with_heatmaps_from_below():

@@ -1,6 +1,7 @@
 """A node in this process with a fake judge: from the sender to the archive, and its stop."""
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -315,6 +316,9 @@ def test_log_line_that_cannot_be_written_is_dropped(monkeypatch, opened, capfd):
 def test_log_line_is_written_at_once_with_its_time(monkeypatch, tmp_path, encoding, line):
     with (tmp_path / "log").open("w", encoding=encoding) as out, monkeypatch.context() as patch:
         patch.setattr("sys.stdout", out)
+        patch.setattr(
+            logging.getLogger("ich_mil.serve"), "propagate", False
+        )  # pytest-xdist sends UTF-8 alone
         with log_to_output():
             node_module._LOG.info("größer: \udcff")
             stamp, level, text = (tmp_path / "log").read_text(encoding=encoding).split(" ", 2)
