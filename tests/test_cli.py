@@ -367,7 +367,7 @@ def test_a_finished_run_is_not_overwritten_and_resumes_in_place(tiny, capsys):
         ("run.json", "ich_mil.run.5", "ich_mil.run.0", "another version (ich_mil.run.0"),
         ("cnn.json", "ich_mil.cnn.2", "ich_mil.cnn.0", "ich_mil.cnn.0"),
         ("head.json", "ich_mil.head.2", "ich_mil.head.0", "ich_mil.head.0"),
-        ("cnn.json", '"features": 8', '"features": 32', "holds no CNN that can be read"),
+        ("cnn.json", '"features": 8', '"features": 32', "CNN cannot be read"),
         ("cnn.json", None, None, "cnn.json is not there"),
         ("head.safetensors", None, None, "head.safetensors is not there"),
         ("run.json", None, None, "is no run of ich_mil"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+import scipy.optimize
 import torch
 
 from ich_mil.data.features import read_feature_csv
@@ -14,7 +15,7 @@ from ich_mil.errors import DataError
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import Job, fit, fit_many
 from ich_mil.gp.fit_calibration import calibrate, fit_calibrated
-from ich_mil.gp.inference import ascent, hyperparameters, inducing
+from ich_mil.gp.inference import ascent, inducing
 from ich_mil.gp.inference.objective import KernelObjective
 from ich_mil.gp.inference.report import FitReport
 from ich_mil.gp.inference.share import share_of
@@ -128,7 +129,7 @@ def rounded_otherwise() -> dict[str, Posterior]:
     far = 1.0 + 0.1 * these_ranks().rank  # k-means may end elsewhere for a rounding
     eigh, cholesky, losses = torch.linalg.eigh, torch.linalg.cholesky_ex, ascent.platt_loss
     standardise, choose = inducing.standardisation, inducing.choose_inducing
-    minimise = hyperparameters.minimize if these_ranks().first else None  # rank 0's steps are everyone's
+    minimise = scipy.optimize.minimize if these_ranks().first else None  # rank 0's steps are everyone's
 
     def other_sign(matrix):
         energy, directions = eigh(matrix)
@@ -139,7 +140,7 @@ def rounded_otherwise() -> dict[str, Posterior]:
         mock.patch("torch.linalg.eigh", other_sign),
         mock.patch("torch.linalg.cholesky_ex", lambda A: cholesky(A * off)),
         mock.patch.object(ascent, "platt_loss", lambda *given: losses(*given) * off),
-        mock.patch.object(hyperparameters, "minimize", minimise),
+        mock.patch("scipy.optimize.minimize", minimise),
         mock.patch.object(inducing, "standardisation", lambda x: [one * far for one in standardise(x)]),
         mock.patch.object(inducing, "choose_inducing", lambda *a, **k: choose(*a, **k) * far),
     ):

@@ -25,7 +25,7 @@ from tests.serve.fakes import free_port, metric, notes, settings_of, wait_for
 from tests.serve.judges import capture, load_reader, uid
 
 ORTHANC = shutil.which("Orthanc") or shutil.which("Orthanc", path="/usr/sbin")
-STORESCU = shutil.which("storescu")
+STORESCU = shutil.which("storescu", path="/usr/bin")  # pynetdicom has one of its own in the environment
 MODEL = os.environ.get("ICH_MIL_SERVE_MODEL")
 SIZE = int(os.environ.get("ICH_MIL_SERVE_SIZE", "64"))
 pytestmark = [
