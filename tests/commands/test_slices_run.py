@@ -10,7 +10,6 @@ import yaml
 from PIL import Image
 
 from ich_mil.cli import train_main
-from ich_mil.commands import train as training
 from ich_mil.commands.train import train
 from ich_mil.config import read_config
 from ich_mil.data.features import read_features
@@ -20,6 +19,7 @@ from ich_mil.data.store import open_prepared
 from ich_mil.errors import DataError
 from ich_mil.runs import training_sets as sets
 from ich_mil.training import fit_cnn as fit
+from ich_mil.training import fit_head
 from tests import phantoms
 
 # a head fitted to a handful of tiny scans may rank its validation scans no better than chance, and says so
@@ -82,7 +82,7 @@ def run(place):
         patch.setattr(fit, "ScanDataset", noted(fit, "ScanDataset", "bags"))
         patch.setattr(fit, "class_weights", noted(fit, "class_weights", "weights"))
         patch.setattr(sets, "LEAST_WATCHED", 2)
-        patch.setattr(training, "fit_to", noted(training, "fit_to", "head"))
+        patch.setattr(fit_head, "fit_to", noted(fit_head, "fit_to", "head"))
         assert train_main(["--config", str(place / "run.yaml")]) == 0
     return read_config(["--config", str(place / "run.yaml")]), given
 
