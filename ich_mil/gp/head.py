@@ -64,12 +64,16 @@ class Head(BaseEstimator):
             inference) or `gibbs` (the same model by Gibbs sampling).
         preset: `default`, `paper` or `public` (`PRESETS`), for ψ-VGPMIL.
         density: ψ: `logistic` (VGPMIL), `gamma` (G-VGPMIL), or an object such as `LogDensity`.
-        alpha, beta: α and β of the Gamma density.
+        alpha: α of the Gamma density.
+        beta: β of the Gamma density.
         logistic_tail: give the Gamma density a logistic tail, without which fits can diverge. None: preset.
         log_h: log H, the weight of a scan label, for ψ-VGPMIL and LM-VGPMIL. None: preset.
         update: update of π within a bag; with `gauss_seidel` the ELBO never decreases. None: preset.
-        margin_c, margin_v: C and V of LM-VGPMIL, steepness and width of the margin.
-        chains, burn_in, draws: number of Gibbs chains, and of discarded and kept draws of each.
+        margin_c: C of LM-VGPMIL, the steepness of the margin.
+        margin_v: V of LM-VGPMIL, the width of the margin.
+        chains: number of Gibbs chains.
+        burn_in: discarded draws of each chain.
+        draws: kept draws of each chain.
         n_inducing: number of inducing points M, half of them for the slices of positive scans.
         kernel: name of a class of `gpytorch.kernels`, which is scaled by a variance; or a GPyTorch kernel,
             used without scale or bias.
