@@ -16,6 +16,7 @@ Shapes: N slices, n of a tile, D features, M inducing points, r directions kept 
 """
 
 import copy
+import os
 from collections.abc import Iterator
 
 import torch
@@ -27,8 +28,8 @@ from ich_mil.gp.sparse_gp import SparseGP, identity
 from ich_mil.kernels.rbf_gram import RBF, Scratch, gram_of, moments_of, rbf_gram, rbf_moments
 from ich_mil.ranks import ALONE, Ranks
 
-STORE_BYTES = 400_000_000
-"""Largest Φ that is stored. 42,032 slices and 200 inducing points take 67 MB, 752,803 slices 1.2 GB."""
+STORE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
+"""Largest Φ that is stored: an eighth of the memory. With M = 200, 42,032 slices take 67 MB, 752,803 1.2 GB."""
 
 TILE_BYTES = 3_200_000
 """Bytes of a tile of Φ, and of its products. Larger tiles leave the cache; for smaller tiles call overhead
