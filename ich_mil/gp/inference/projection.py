@@ -29,7 +29,7 @@ from ich_mil.kernels.rbf_gram import RBF, Scratch, gram_of, moments_of, rbf_gram
 from ich_mil.ranks import ALONE, Ranks
 
 STORE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
-"""Largest Φ that is stored: an eighth of the memory. With M = 200, 42,032 slices take 67 MB, 752,803 1.2 GB."""
+"""Largest Φ that is stored: an eighth of the memory. 752,803 slices and M = 200 take 1.2 GB."""
 
 TILE_BYTES = 3_200_000
 """Bytes of a tile of Φ, and of its products. Larger tiles leave the cache; for smaller tiles call overhead
