@@ -77,6 +77,13 @@ def test_what_trains_nothing_does_not_wait_for_what_trains():
     assert python(f"import sys; import {names}; print(sorted({slow} & sys.modules.keys()))") == "[]\n"
 
 
+def test_a_prediction_by_a_head_of_slices_does_without_scikit_learn():
+    code = (
+        "import sys, ich_mil.commands.predict; print(sorted({'sklearn', 'scipy.stats'} & sys.modules.keys()))"
+    )
+    assert python(code) == "[]\n"
+
+
 def test_the_processes_that_prepare_do_without_torch():
     assert python("import sys, ich_mil.data.preparation.prepare; print('torch' in sys.modules)") == "False\n"
 

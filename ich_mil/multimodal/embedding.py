@@ -8,13 +8,14 @@ A word of fewer than `LEAST_SENTENCES` training sentences is not used. This keep
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
-from sklearn.decomposition import TruncatedSVD
-from sklearn.feature_extraction.text import TfidfVectorizer
 
 from ich_mil.errors import DataError
+
+if TYPE_CHECKING:
+    from sklearn.feature_extraction.text import TfidfVectorizer
 
 LEAST_SENTENCES = 3
 
@@ -40,6 +41,8 @@ class SentenceEmbedding:
         Raises:
             DataError: fewer than two words are in `LEAST_SENTENCES` sentences.
         """
+        from sklearn.decomposition import TruncatedSVD  # slow to import, and heads of slices do without
+
         vectorizer = _vectorizer(min_df=LEAST_SENTENCES)
         try:
             table = vectorizer.fit_transform(sentences)
@@ -64,5 +67,7 @@ class SentenceEmbedding:
         return np.asarray(vectorizer.transform(sentences) @ self.axes.T)
 
 
-def _vectorizer(**settings: object) -> TfidfVectorizer:
+def _vectorizer(**settings: object) -> "TfidfVectorizer":
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
     return TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, strip_accents="unicode", **settings)

@@ -8,7 +8,7 @@ Shapes: L draws, B scans, N slices of all, n slices of one scan, D features.
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
@@ -21,11 +21,13 @@ from ich_mil.gp.counterfactual import scan_logits
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.multimodal.embedding import SentenceEmbedding
-from ich_mil.multimodal.estimator import MultimodalMIL
 from ich_mil.multimodal.modalities import Embed, Modalities
 from ich_mil.multimodal.scan_draws import ScanDraws, scan_draws
 from ich_mil.multimodal.settings import MultimodalSettings
 from ich_mil.multimodal.storage import Stored, read_pair, write_pair
+
+if TYPE_CHECKING:
+    from ich_mil.multimodal.estimator import MultimodalMIL
 
 NAME, FORMAT = "head", "ich_mil.multimodal_head.1"
 KEPT_SETTINGS = ("calibration", "calibration_folds", "seed")
@@ -49,7 +51,7 @@ class MultimodalReport:
     message: str
 
     @classmethod
-    def of(cls, model: MultimodalMIL, kinds: Sequence[str]) -> Self:
+    def of(cls, model: "MultimodalMIL", kinds: Sequence[str]) -> Self:
         """Report of a fitted model."""
         used = f"{model.method} with {', '.join(kinds)}"
         if model.method == "gibbs":
@@ -76,7 +78,7 @@ class MultimodalHead:
 
     def __init__(
         self,
-        model: MultimodalMIL,
+        model: "MultimodalMIL",
         modalities: Modalities,
         settings: HeadSettings,
         own: MultimodalSettings,
@@ -154,6 +156,8 @@ class MultimodalHead:
         modalities = Modalities.fit(learn, text_features=own.text_features, seed=settings.seed, embed=embed)
         parameters = asdict(own)
         del parameters["text_features"]
+        from ich_mil.multimodal.estimator import MultimodalMIL  # imports scikit-learn
+
         model = MultimodalMIL(**parameters, random_state=settings.seed, device=device)
         model.fit(*modalities.bags(learn), learn.labels)
         head = cls(model, modalities, settings, own)
@@ -232,6 +236,8 @@ class MultimodalHead:
             ModelError: a file is missing, damaged or of another format; another number of features; the head
                 was fitted with a function of sentences that is not given.
         """
+        from ich_mil.multimodal.estimator import MultimodalMIL
+
         stored = read_pair(folder, NAME, FORMAT)
         path, (tensors, about) = folder / f"{NAME}.json", stored
         try:

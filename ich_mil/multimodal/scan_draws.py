@@ -10,7 +10,7 @@ Shapes: L draws, n slices of one scan.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,11 +23,13 @@ from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.counterfactual import WithoutExtra
 from ich_mil.gp.predict import FURTHEST, Sampled
 from ich_mil.kernels.rbf_gram import measurable
-from ich_mil.multimodal.estimator import MultimodalMIL
 from ich_mil.multimodal.inputs import Scaling, rows_of
 from ich_mil.multimodal.layout import Rows, chunks_of
 from ich_mil.multimodal.modalities import Modalities
 from ich_mil.multimodal.predict import draw
+
+if TYPE_CHECKING:
+    from ich_mil.multimodal.estimator import MultimodalMIL
 
 
 class Extra(NamedTuple):
@@ -100,7 +102,7 @@ class ScanDraws:
 
 @torch.no_grad()
 def scan_draws(
-    model: MultimodalMIL, modalities: Modalities, features: FeatureSet, *, samples: int, seed: int
+    model: "MultimodalMIL", modalities: Modalities, features: FeatureSet, *, samples: int, seed: int
 ) -> Iterator[ScanDraws]:
     """L = `samples` draws of each scan; `seed` is that of δ.
 
