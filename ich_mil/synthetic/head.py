@@ -1,6 +1,6 @@
 """Random parameters of a synthetic head CT: anatomy, pose and scanner characteristics.
 
-In: a numpy Generator. Out: a `Head` (anatomy and pose) and a `Look` (scanner characteristics), from which
+In: a numpy Generator. Out: a `Head` (anatomy and pose) and a `Scanner` (scanner characteristics), from which
 `tissue` computes slices. Points are (x, y, z) in the frame of the head [mm]: x to the left, y to the back,
 z up, as in DICOM. The origin lies between the thalami.
 
@@ -52,7 +52,7 @@ SITE_B = Site("b", (4.0, 7.0), (0.30, 0.55), (-2, 6), (-8, 12), (5, 13), (0, 5),
 
 
 @dataclass(frozen=True)
-class Look:
+class Scanner:
     """Scanner characteristics of one scan: a draw from a `Site`, in the same units.
 
     `table` is the distance from the middle of the head back to the patient table [mm].
@@ -69,7 +69,7 @@ class Look:
     table: float
 
 
-def draw_look(rng: np.random.Generator, site: Site) -> Look:
+def draw_scanner(rng: np.random.Generator, site: Site) -> Scanner:
     """Draw the scanner characteristics of one scan."""
     tilt = float(rng.uniform(*site.tilt))
     if rng.random() < 1 / 3:
@@ -78,7 +78,7 @@ def draw_look(rng: np.random.Generator, site: Site) -> Look:
         name: getattr(site, name) for name in ("noise", "blur", "offset", "streak", "cupping", "bone", "fov")
     }
     drawn = {name: float(rng.uniform(*pair)) for name, pair in pairs.items()}
-    return Look(tilt=tilt, table=float(rng.uniform(112, 122)), **drawn)
+    return Scanner(tilt=tilt, table=float(rng.uniform(112, 122)), **drawn)
 
 
 @dataclass(frozen=True)
@@ -196,15 +196,15 @@ def wave_sum(waves: NDArray[np.float64], x: Image, y: Image, z: Image) -> Image:
     return total
 
 
-def places(head: Head, look: Look, z: float, size: int) -> tuple[Image, Image, Image]:
+def places(head: Head, scanner: Scanner, z: float, size: int) -> tuple[Image, Image, Image]:
     """Pixel coordinates x, y, z in the head frame [mm] for a slice at `z` on the scanner axis [mm]."""
-    step = look.fov / size
+    step = scanner.fov / size
     line = ((np.arange(size) - (size - 1) / 2) * step).astype(np.float32)
-    tilt = np.deg2rad(look.tilt)
+    tilt = np.deg2rad(scanner.tilt)
     column, row = np.meshgrid(line, line)
-    scanner = (column - head.shift[0], row * np.cos(tilt) - head.shift[1], z - row * np.sin(tilt))
+    points = (column - head.shift[0], row * np.cos(tilt) - head.shift[1], z - row * np.sin(tilt))
     turn = head.rotation
-    parts = [np.asarray(part, np.float32) for part in scanner]
+    parts = [np.asarray(part, np.float32) for part in points]
     x, y, zz = (sum(np.float32(turn[i, j]) * parts[j] for j in range(3)) for i in range(3))
     return np.asarray(x), np.asarray(y), np.asarray(zz)
 
@@ -226,10 +226,10 @@ def vault_depth(head: Head, x: Image, y: Image, z: Image) -> Image:
     return np.asarray(np.clip((1 - rho) * total / (rho * slope + np.float32(1e-6)), -90, 60), np.float32)
 
 
-def head_box(head: Head, look: Look, z: float, size: int) -> tuple[slice, slice]:
+def head_box(head: Head, scanner: Scanner, z: float, size: int) -> tuple[slice, slice]:
     """Rows and columns that contain the head, from a coarse grid; empty without a head."""
     coarse = 48
-    near = vault_depth(head, *places(head, look, z, coarse)) > -1.5 * head.skull - 1.5 * head.scalp - 8
+    near = vault_depth(head, *places(head, scanner, z, coarse)) > -1.5 * head.skull - 1.5 * head.scalp - 8
     if not near.any():
         return slice(0, 0), slice(0, 0)
     box = []

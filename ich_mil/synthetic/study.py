@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ich_mil.synthetic.bleed_shapes import SUBTYPES, Bleed, draw_bleed
-from ich_mil.synthetic.head import Head, Image, Look, Site, draw_head, draw_look, wave_sum
+from ich_mil.synthetic.head import Head, Image, Scanner, Site, draw_head, draw_scanner, wave_sum
 from ich_mil.synthetic.tissue import HU_AIR, HU_MAX, Fields, draw_noise, slice_fields
 
 SLICES = (24, 57)
@@ -37,7 +37,7 @@ MIN_SIZE = 16
 
 @dataclass(frozen=True)
 class SeriesPlan:
-    """Acquisition plan of a series: number of slices or slice spacing [mm], bone kernel, contrast agent."""
+    """Scanner plan of a series: number of slices or slice spacing [mm], bone kernel, contrast agent."""
 
     n_slices: int | None = None
     spacing: float | None = None
@@ -130,14 +130,14 @@ def _place(rng: np.random.Generator, head: Head, name: str, cut: Sequence[Fields
     raise RuntimeError(f"no {name} bleed found in {TRIES} tries")  # internal invariant, tested on hundreds
 
 
-def _cut(head: Head, look: Look, plan: SeriesPlan, size: int) -> tuple[list[Fields], float]:
+def _cut(head: Head, scanner: Scanner, plan: SeriesPlan, size: int) -> tuple[list[Fields], float]:
     """Cut a head into slices by `plan`; returns the slices and their spacing along the normal [mm]."""
-    lean = np.cos(np.deg2rad(look.tilt))
+    lean = np.cos(np.deg2rad(scanner.tilt))
     cover = head.top - head.bottom
     count = plan.n_slices or max(round(cover * lean / (plan.spacing or 5.0)), SLICES[0])
     step = plan.spacing / lean if plan.spacing else cover / count
     heights = head.bottom + step * (np.arange(count) + 0.5)
-    fields = [slice_fields(head, look, float(z), size, contrast=plan.contrast) for z in heights]
+    fields = [slice_fields(head, scanner, float(z), size, contrast=plan.contrast) for z in heights]
     return fields, float(step * lean)
 
 
@@ -164,22 +164,22 @@ def make_series(
         raise ValueError(f"size must be at least {MIN_SIZE} pixels, got {size}")
     head_seed, noise_seed, bleed_seed = rng.integers(0, 2**62, 3).tolist()
     head_rng, bleed_rng = np.random.default_rng(head_seed), np.random.default_rng(bleed_seed)
-    head, look = draw_head(head_rng), draw_look(head_rng, site)
+    head, scanner = draw_head(head_rng), draw_scanner(head_rng, site)
     placed: list[Bleed] | None = None
     made = []
     for number, plan in enumerate(plans):
-        seen = replace(look, noise=3.5 * look.noise, blur=0.2) if plan.bone else look
+        seen = replace(scanner, noise=3.5 * scanner.noise, blur=0.2) if plan.bone else scanner
         cut, spacing = _cut(head, seen, plan, size)
         if placed is None:
-            placed = [_place(bleed_rng, head, name, cut, look.offset) for name in bleeds]
-        added, masks, brain = _lay(placed, cut, look.offset)
+            placed = [_place(bleed_rng, head, name, cut, scanner.offset) for name in bleeds]
+        added, masks, brain = _lay(placed, cut, scanner.offset)
         noise_rng = np.random.default_rng([noise_seed, number])
         hu = np.empty(added.shape, np.int16)
         for n, f in enumerate(cut):
             plain = f.hu + draw_noise(noise_rng, seen, size)
             hu[n] = np.clip(np.rint(plain) + np.rint(added[n]), HU_AIR, HU_MAX)
-        first = head.bottom + 0.5 * spacing / float(np.cos(np.deg2rad(look.tilt)))
-        made.append(Phantom(hu, masks, spacing, look.fov / size, look.tilt, first, brain))
+        first = head.bottom + 0.5 * spacing / float(np.cos(np.deg2rad(scanner.tilt)))
+        made.append(Phantom(hu, masks, spacing, scanner.fov / size, scanner.tilt, first, brain))
     return made
 
 

@@ -1,6 +1,6 @@
 """Slices of a synthetic head without bleeds: skull, scalp, brain, CSF and scanner effects.
 
-In: a `Head`, a `Look` and the height of a slice. Out: `Fields`: HU without noise, and the distance fields
+In: a `Head`, a `Scanner` and the height of a slice. Out: `Fields`: HU without noise, and the distance fields
 from which bleeds are made. All quantities are functions of the point in the head frame, so the same head can
 be cut into slices of any spacing and tilt.
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from ich_mil.synthetic.head import Head, Image, Look, head_box, places, vault_depth, wave_sum
+from ich_mil.synthetic.head import Head, Image, Scanner, head_box, places, vault_depth, wave_sum
 
 HU_AIR = -1000.0
 HU_CSF = 8.0
@@ -188,38 +188,38 @@ def _below_floor(head: Head, x: Image, y: Image, z: Image, bone: float) -> Image
     return np.where(clivus, 0.55 * bone + 60 * cells, hu)
 
 
-def slice_fields(head: Head, look: Look, z: float, size: int, *, contrast: bool = False) -> Fields:
+def slice_fields(head: Head, scanner: Scanner, z: float, size: int, *, contrast: bool = False) -> Fields:
     """Compute one slice of a head without noise.
 
     Args:
         head: anatomy and pose.
-        look: scanner characteristics.
+        scanner: scanner characteristics.
         z: height of the slice on the scanner axis [mm].
         size: rows and columns.
         contrast: True for vessels with contrast agent.
     """
-    x, y, zz = places(head, look, z, size)
+    x, y, zz = places(head, scanner, z, size)
     air = np.full((size, size), HU_AIR, np.float32)
-    row = np.hypot(x, y + 40) - np.float32(look.table + 42)
+    row = np.hypot(x, y + 40) - np.float32(scanner.table + 42)
     air[(np.abs(row) < 1.6) & (y > 20)] = 60
     far = np.full((size, size), 90, np.float32)
     whole = Fields(air, -far, -far, far, far.copy(), x, y, zz)
-    box = head_box(head, look, z, size)
+    box = head_box(head, scanner, z, size)
     if air[box].size:
-        part = _head_fields(head, look, x[box], y[box], zz[box], contrast)
+        part = _head_fields(head, scanner, x[box], y[box], zz[box], contrast)
         whole.hu[box] = np.where(part.hu > HU_AIR - 1, part.hu, whole.hu[box])
         for target, source in zip(whole[1:5], part[1:5], strict=True):
             target[box] = source
-    hu = gaussian_filter(whole.hu, max(look.blur * size / look.fov, 0.4), truncate=3.0)
+    hu = gaussian_filter(whole.hu, max(scanner.blur * size / scanner.fov, 0.4), truncate=3.0)
     if air[box].size:
         hu[box] += np.where(
-            whole.depth[box] > -2, look.cupping * np.exp(-np.maximum(whole.depth[box], 0) / 9), 0
+            whole.depth[box] > -2, scanner.cupping * np.exp(-np.maximum(whole.depth[box], 0) / 9), 0
         )
-        hu[box] += _streaks(head, look, x[box], y[box], zz[box]) * (whole.hu[box] > HU_AIR + 100)
+        hu[box] += _streaks(head, scanner, x[box], y[box], zz[box]) * (whole.hu[box] > HU_AIR + 100)
     return whole._replace(hu=hu)
 
 
-def _head_fields(head: Head, look: Look, x: Image, y: Image, zz: Image, contrast: bool) -> Fields:
+def _head_fields(head: Head, scanner: Scanner, x: Image, y: Image, zz: Image, contrast: bool) -> Fields:
     """Tissue at the points (x, y, zz) before the kernel; HU_AIR - 2 marks the air around the head."""
     vault = vault_depth(head, x, y, zz)
     height, ridge = _floor_height(x, y)
@@ -234,14 +234,14 @@ def _head_fields(head: Head, look: Look, x: Image, y: Image, zz: Image, contrast
     base = below & ((zz > height - 3) | petrous)
     cells = wave_sum(head.cells, x, y, zz)
     if below.any():
-        hu = np.where(below & ~base, _below_floor(head, x, y, zz, look.bone), hu)
-    hu = np.where(base, 0.85 * look.bone + 40 * cells, hu)
+        hu = np.where(below & ~base, _below_floor(head, x, y, zz, scanner.bone), hu)
+    hu = np.where(base, 0.85 * scanner.bone + 40 * cells, hu)
     hu = np.where(base & petrous & (cells > 2.0), HU_AIR + 300, hu)
     wobble = 1 + 0.08 * wave_sum(head.warp, x, y, zz) + 0.25 * (y > 0.8 * head.axes[1])
     thick = head.skull * wobble
     layer = -vault / thick
     diploe = (layer > 0.33) & (layer < 0.7)
-    skull = np.where(diploe, 0.5 * look.bone + 70 * cells, look.bone)
+    skull = np.where(diploe, 0.5 * scanner.bone + 70 * cells, scanner.bone)
     face = (zz < -20) & (y < -20)
     skull = np.where(face & (cells > -0.5), HU_MUSCLE + cells, skull)
     frontal = _ball(np.abs(x), y, zz, (10, -head.axes[1] - 0.5 * head.skull, -5), (9, 3.0, 11)) < 0
@@ -250,12 +250,12 @@ def _head_fields(head: Head, look: Look, x: Image, y: Image, zz: Image, contrast
     skin = head.scalp * (1 + 0.1 * wave_sum(head.warp, y, x, zz))
     outer = -vault - thick
     hu = np.where(outer > 0, np.where((outer < 0.25 * skin) | (outer > 0.7 * skin), 35, HU_FAT), hu)
-    hu += np.where(hu > HU_AIR + 200, np.float32(look.offset), np.float32(0))
+    hu += np.where(hu > HU_AIR + 200, np.float32(scanner.offset), np.float32(0))
     hu = np.where(outer > skin, HU_AIR - 2, hu)
     return fields._replace(hu=np.asarray(hu, np.float32))
 
 
-def _streaks(head: Head, look: Look, x: Image, y: Image, z: Image) -> Image:
+def _streaks(head: Head, scanner: Scanner, x: Image, y: Image, z: Image) -> Image:
     """Beam hardening [HU]: streaks from the skull base and a dark bar between the petrous bones."""
     near = np.exp(-(((z + 42) / 14) ** 2))
     if float(near.max()) < 0.02:
@@ -263,12 +263,12 @@ def _streaks(head: Head, look: Look, x: Image, y: Image, z: Image) -> Image:
     angle = np.arctan2(y - 5, x)
     rays = sum(np.sin(count * angle + phase) for count, phase in head.rays.tolist())
     bar = np.exp(-(((y - 6) / 7) ** 2)) * (np.abs(x) < 45)
-    return np.asarray(look.streak * near * (0.4 * rays - 0.9 * bar), np.float32)
+    return np.asarray(scanner.streak * near * (0.4 * rays - 0.9 * bar), np.float32)
 
 
-def draw_noise(rng: np.random.Generator, look: Look, size: int) -> Image:
-    """Noise of one slice [HU]: white noise filtered with the kernel and rescaled to `look.noise`."""
+def draw_noise(rng: np.random.Generator, scanner: Scanner, size: int) -> Image:
+    """Noise of one slice [HU]: white noise filtered with the kernel and rescaled to `scanner.noise`."""
     noise = gaussian_filter(
-        rng.standard_normal((size, size), np.float32), max(look.blur * size / look.fov, 0.4)
+        rng.standard_normal((size, size), np.float32), max(scanner.blur * size / scanner.fov, 0.4)
     )
-    return np.asarray(noise * np.float32(look.noise / max(float(noise.std()), 1e-6)), np.float32)
+    return np.asarray(noise * np.float32(scanner.noise / max(float(noise.std()), 1e-6)), np.float32)

@@ -15,7 +15,7 @@ from ich_mil.errors import DataError
 from ich_mil.synthetic import data_sets, study
 from ich_mil.synthetic.data_sets import main, write_cq500, write_rsna
 from ich_mil.synthetic.encoding import ENCODINGS, stored_values
-from ich_mil.synthetic.head import SITE_A, SITE_B, draw_head, draw_look
+from ich_mil.synthetic.head import SITE_A, SITE_B, draw_head, draw_scanner
 from ich_mil.synthetic.study import SUBTYPES, SeriesPlan, make_phantom, make_series
 from ich_mil.synthetic.tissue import slice_fields
 
@@ -51,12 +51,12 @@ def cq500(tmp_path_factory):
 @pytest.mark.parametrize("site", [SITE_A, SITE_B], ids=lambda site: site.name)
 def test_tissues_have_their_hu(site):
     rng = np.random.default_rng(SEED)
-    head, look = draw_head(rng), draw_look(rng, site)
-    f = slice_fields(head, look, 14.0, 192)
+    head, scanner = draw_head(rng), draw_scanner(rng, site)
+    f = slice_fields(head, scanner, 14.0, 192)
     assert np.median(f.hu[:12, :12]) == -1000
-    brain = f.hu[(f.depth > 25) & (f.ventricle > 4) & (f.cistern > 4)] - look.offset
+    brain = f.hu[(f.depth > 25) & (f.ventricle > 4) & (f.cistern > 4)] - scanner.offset
     assert 22 < np.median(brain) < 36
-    inner = f.hu[(f.ventricle < -2.5) & (f.depth > 25)] - look.offset
+    inner = f.hu[(f.ventricle < -2.5) & (f.depth > 25)] - scanner.offset
     assert inner.size > 20
     assert 3 < np.median(inner) < 14
     assert f.hu[(f.depth < -1.5) & (f.depth > -3)].max() > 900
@@ -97,8 +97,8 @@ def test_blood_brightens_its_mask_and_nothing_else_and_spans_slices(pairs, kind)
 
 def test_bleeds_lie_where_their_names_say():
     rng = np.random.default_rng(3)
-    head, look = draw_head(rng), draw_look(rng, SITE_A)
-    cut, _ = study._cut(head, look, SeriesPlan(n_slices=24), 96)
+    head, scanner = draw_head(rng), draw_scanner(rng, SITE_A)
+    cut, _ = study._cut(head, scanner, SeriesPlan(n_slices=24), 96)
     inside = {}
     for kind in SUBTYPES:
         masks = study._lay([study._place(rng, head, kind, cut, 0.0)], cut, 0.0)[1] > 0
