@@ -106,9 +106,13 @@ def test_connections_without_a_request_take_no_place_and_are_limited(listen, mon
         monkeypatch.setattr(listener_module, "HALF_OPEN", 3)
     most = 3 if limit == "total" else HALF_OPEN_OF_ADDRESS
     listener = listen(associations=1)
-    wires = [wire_to(listener.port) for _ in range(most + 4)]
-    for wire in wires[:4]:
-        wait_until_closed(wire)
+    wires = []
+    for before in range(most + 4):  # one after the other: the node takes connections in threads, in any order
+        wires.append(wire_to(listener.port))
+        if before < most:
+            wait_for(lambda count=before + 1: listener.half_open() == count)
+        else:
+            wait_until_closed(wires[before - most])
     assert listener.half_open() == most
     assert can_connect(listener.port)
     for wire in wires:
