@@ -99,7 +99,7 @@ def test_connection_without_a_request_is_closed_early(listen, monkeypatch, drips
 
 
 @pytest.mark.parametrize("limit", ["address", "total"])
-def test_connections_without_a_request_take_no_place_and_are_limited(listen, monkeypatch, limit):
+def test_connections_without_a_request_take_no_place_and_are_limited(listen, monkeypatch, caplog, limit):
     """Beyond the limit the oldest is closed, so that a sender always gets its association."""
     monkeypatch.setattr(listener_module, "REQUEST_SECONDS", 600.0)  # closed by their number, not by time
     if limit == "total":
@@ -114,6 +114,7 @@ def test_connections_without_a_request_take_no_place_and_are_limited(listen, mon
         else:
             wait_until_closed(wires[before - most])
     assert listener.half_open() == most
+    assert caplog.text.count("too many connections") == 4  # not closed by a timeout of pynetdicom
     assert can_connect(listener.port)
     for wire in wires:
         wire.close()
