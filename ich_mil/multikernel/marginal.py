@@ -8,7 +8,9 @@ Shapes: R chains, C classes, d sources, n scans, S importance samples.
 """
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Literal
 
 import torch
@@ -20,6 +22,8 @@ Method = Literal["pseudo_marginal", "laplace", "ancillary"]
 
 CHUNK = 32
 """Importance samples drawn at a time, which bounds the memory."""
+PARTS = 2
+"""Groups of chains computed side by side, each on a thread and with a generator of its own."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,8 @@ class Marginal:
     def __init__(self, sources: Tensor, labels: Tensor, *, method: Method, importance: int) -> None:
         self.sources, self.labels, self.method, self.importance = sources, labels, method, importance
         self.roots = square_roots(sources)
+        # matrices are too small for threads within an operation
+        self._pool = ThreadPoolExecutor(PARTS, initializer=lambda: torch.set_num_threads(1))
 
     def evaluate(
         self, theta: Tensor, generator: torch.Generator, start: Tensor, *, curvature_at_mode: bool = True
@@ -81,7 +87,26 @@ class Marginal:
             curvature_at_mode: as in `laplace`. Where it is False `start` must be a function of θ alone,
                 so that q is one too.
         """
-        q = laplace(covariance(theta, self.sources), self.labels, start, curvature_at_mode=curvature_at_mode)
+        if theta.is_cuda:
+            return self._evaluate(theta, self.labels, generator, start, curvature_at_mode)
+        seeds = torch.randint(2**62, (PARTS,), generator=generator).tolist()
+        noises = [torch.Generator().manual_seed(seed) for seed in seeds]
+        parts = theta.chunk(PARTS), self.labels.chunk(PARTS), noises, start.chunk(PARTS)
+        points = self._pool.map(self._evaluate, *parts, repeat(curvature_at_mode))
+        columns = zip(*(vars(point).values() for point in points), strict=True)
+        return Point(*map(torch.cat, columns))
+
+    @torch.no_grad()  # the mode of autograd is a thread's own
+    def _evaluate(
+        self,
+        theta: Tensor,
+        labels: Tensor,
+        generator: torch.Generator,
+        start: Tensor,
+        curvature_at_mode: bool,
+    ) -> Point:
+        """The same for some of the chains."""
+        q = laplace(covariance(theta, self.sources), labels, start, curvature_at_mode=curvature_at_mode)
         like = q.mode
         rows = noise_rows(like.shape[1], len(self.sources), like.shape[2])
         left = 1 if self.method == "laplace" else self.importance
