@@ -26,9 +26,9 @@ JSON_BYTES, TENSOR_BYTES = 2**24, 2**33
 def check_regular(path: Path, most: int = TENSOR_BYTES) -> None:
     """Raise `ModelError` unless `path` is a regular file, or a link to one, of at most `most` bytes."""
     if not path.is_file():  # reading a pipe or device may never end
-        reason = "is no regular file" if os.path.lexists(path) else "does not exist"
+        reason = "it is no regular file" if os.path.lexists(path) else "it does not exist"
     elif path.stat().st_size > most:
-        reason = f"has more than {most:,} bytes"
+        reason = f"it has more than {most:,} bytes"
     else:
         return
     raise ModelError(f"{path}: cannot be read ({reason}); train again, or name another model")

@@ -16,6 +16,7 @@ from ich_mil.settings import read_settings
     ("reader", "text"),
     [
         (read_config, "head: {class_path: marking.C}"),
+        (read_config, "head: {class_path: ich_mil.gp.settings.HeadSettings}"),
         (read_config, "head: marking.C"),
         (read_config, "head.class_path: marking.C"),
         (read_config, "external: marking.C"),

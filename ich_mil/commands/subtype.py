@@ -152,6 +152,8 @@ class Kinds:
     def load(cls, folder: Path, *, weights: str) -> Self:
         """Read what `train_kinds` wrote. `ModelError`: missing, damaged, or of a model of other weights."""
         path = folder / DESCRIPTION
+        if not path.is_file():
+            raise ModelError(f"{folder}: holds no kinds of bleed; name a folder of 'ich-mil subtype'")
         about = read_json(path, FORMAT)
         try:
             given, own = about["kinds"], about["weights"]
