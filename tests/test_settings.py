@@ -30,7 +30,7 @@ from ich_mil.settings import read_settings
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_code_is_refused_before_it_is_imported(tmp_path, monkeypatch, reader, text):
-    (tmp_path / "marking.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\nclass C: pass\n")
+    (tmp_path / "marking.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'mark')!r})\nclass C: pass\n")
     (tmp_path / "sub.yaml").write_text("class_path: marking.C\n")
     (tmp_path / "run.yaml").write_text(text + "\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -46,28 +46,32 @@ def test_the_program_itself_is_not_run_by_its_name(tmp_path):
 
 
 NINE = "[" + ", ".join(["*a{0}"] * 9) + "]"
+BIG, OF_ITSELF = "is more than settings need", "refers to itself"
 HOSTILE = {
-    "aliases": "a0: &a0 x\n" + "".join(f"a{k}: &a{k} {NINE.format(k - 1)}\n" for k in range(1, 12)),
-    "merges": "a0: &a0 {x: 1}\n"
-    + "".join(f"a{k}: &a{k} {{<<: {NINE.format(k - 1)}}}\n" for k in range(1, 12)),
-    "chain": "a0: &a0 [x]\n" + "".join(f"a{k}: &a{k} [*a{k - 1}]\n" for k in range(1, 1000)),
-    "short chain": "a0: &a0 [x]\n" + "".join(f"a{k}: &a{k} [*a{k - 1}]\n" for k in range(1, 135)),
-    "last alias": f"a: &a [{'x, ' * 5000}]\nb: &b [*a, *a]\nhead: *b\n",
-    "itself": "head: &h {beta: *h}\n",
-    "list of itself": "also: &h [*h]\n",
-    "deep": "head: " + "[" * 3000 + "]" * 3000,
-    "deep maps": "head: " + "{a: " * 3000 + "}" * 3000,
-    "deep lines": "head:\n" + "".join(f"{' ' * k}a:\n" for k in range(1, 3000)),
-    "deep and open": "[" * 100_000,
-    "wide": f"also: [{'1, ' * 20_000}]",
-    "sexagesimal": f"seed: {'1:' * 100_000}1",
-    "broken": "head: {beta: 1",
+    "aliases": ("a0: &a0 x\n" + "".join(f"a{k}: &a{k} {NINE.format(k - 1)}\n" for k in range(1, 12)), BIG),
+    "merges": (
+        "a0: &a0 {x: 1}\n" + "".join(f"a{k}: &a{k} {{<<: {NINE.format(k - 1)}}}\n" for k in range(1, 12)),
+        BIG,
+    ),
+    "chain": ("a0: &a0 [x]\n" + "".join(f"a{k}: &a{k} [*a{k - 1}]\n" for k in range(1, 1000)), BIG),
+    "short chain": ("a0: &a0 [x]\n" + "".join(f"a{k}: &a{k} [*a{k - 1}]\n" for k in range(1, 135)), "a0"),
+    "last alias": (f"a: &a [{'x, ' * 4990}]\nhead: [*a, *a]\n", BIG),
+    "itself": ("head: &h {beta: *h}\n", OF_ITSELF),
+    "list of itself": ("also: &h [*h]\n", OF_ITSELF),
+    "deep": ("head: " + "[" * 3000 + "]" * 3000, BIG),
+    "deep maps": ("head: " + "{a: " * 3000 + "}" * 3000, BIG),
+    "deep lines": ("head:\n" + "".join(f"{' ' * k}a:\n" for k in range(1, 3000)), BIG),
+    "deep and open": ("[" * 100_000, BIG),
+    "wide": (f"also: [{'1, ' * 20_000}]", BIG),
+    "sexagesimal": (f"seed: {'1:' * 100_000}1", BIG),
+    "broken": ("head: {beta: 1", "line 1"),
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_yaml_bomb_is_one_line_and_little_work(tmp_path, monkeypatch, name):
     """Work is counted in nodes that are built, and the error names the file with its folder."""
+    text, message = HOSTILE[name]
     built = []
     construct = yaml.constructor.BaseConstructor.construct_object
     monkeypatch.setattr(
@@ -75,8 +79,8 @@ def test_a_yaml_bomb_is_one_line_and_little_work(tmp_path, monkeypatch, name):
         "construct_object",
         lambda self, node, deep=False: built.append(1) or construct(self, node, deep),
     )
-    (tmp_path / "run.yaml").write_text(HOSTILE[name])
-    with pytest.raises(ConfigError) as caught:
+    (tmp_path / "run.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=message) as caught:
         read_config(["--config", str(tmp_path / "run.yaml")])
     assert str(caught.value).startswith(f"{tmp_path / 'run.yaml'}: ")
     assert "\n" not in str(caught.value)

@@ -122,13 +122,10 @@ def test_the_undamaged_models_load(run, both):
         ("run.json", "config_hash", "7"),
         ("run.json", "trained_on", "[1]"),
         ("run.json", "more", "1"),
-        ("run.json", "members", '["."]'),
-        ("run.json", "members", '["../run"]'),
         ("head.json", "jitter", "1e400"),
         ("head.json", "settings.kernel", "null"),
         ("head.json", "settings.kernel", '"LinearKernels"'),
         ("head.json", "settings.seed", str(2**70)),
-        ("head.json", "n_inducing", "100000"),
         ("head.json", "n_draws", "-1"),
         ("head.json", "calibration.rule", '"noisy_or"'),
         ("head.json", "calibration.slope", "NaN"),
@@ -202,7 +199,18 @@ def test_a_scale_or_bound_of_the_head_that_gives_nan_is_refused(run, key, value)
 def test_an_ensemble_within_an_ensemble_is_refused(both):
     shutil.rmtree(both / "member_0")
     (both / "member_0").symlink_to(".")
-    refused(both, "member_0")
+    assert "is an ensemble" in refused(both, "member_0")
+
+
+@pytest.mark.parametrize("name", [".", "../run", "/absent", "member_0/.."])
+def test_members_lie_in_the_folder_of_their_ensemble(run, name):
+    change(run / "run.json", "members", json.dumps([name]))
+    assert "members must be folders" in refused(run, "run.json")
+
+
+def test_a_head_larger_than_its_file_is_refused_before_it_is_built(run):
+    change(run / "head.json", "n_inducing", "100000")
+    assert "100000 inducing points" in refused(run, "head.safetensors")
 
 
 def test_a_joint_calibration_of_another_rule_is_refused(both):
