@@ -73,11 +73,15 @@ def _table(kept: pd.DataFrame) -> str:
         gain = values["vMMIC"] - values[best]
         rows.append(
             [f"{value:g}" for value in GRID[int(c)].values()]
-            + ["-" if np.isnan(mean[k]) else f"{mean[k]:.3f} ± {error[k]:.3f}" for k in mean.index[:-1]]
-            + [f"{mean.iloc[-1]:.1f}", best, f"{gain.mean():+.3f} ± {gain.sem():.3f}"]
+            + [f"{mean[k]:.1f}" if k == "seconds" else _pm(mean[k], error[k]) for k in mean.index]
+            + [best, _pm(gain.mean(), gain.sem(), "+")]
         )
     head = ["n", "m", "r", "PPI₁", *kept.columns.drop("cell"), "best baseline", "vMMIC less it"]
     return table(head, rows)
+
+
+def _pm(mean: float, error: float, sign: str = "") -> str:
+    return "-" if np.isnan(mean) else f"{mean:{sign}.3f} ± {error:.3f}"
 
 
 def draw_figure(kept: pd.DataFrame) -> None:
