@@ -100,7 +100,8 @@ def record(kind: type[C], values: Mapping[str, Any], path: Path) -> C:
             dataclass.
     """
     try:
-        return _record(kind, values)
+        built: C = _converted("it", values, kind)
+        return built
     except (ValueError, TypeError) as error:
         raise ModelError(f"{path}: cannot be read ({error}); train again") from error
 

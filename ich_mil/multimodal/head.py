@@ -258,8 +258,11 @@ class MultimodalHead:
                 record(MultimodalSettings, about["own"], path),
                 about["calibration"] and record(Calibration, about["calibration"], path),
             )
+            filled = [len(one.mean) for one in head.model.scalings_[1:]][-1:] if about["covariates"] else [0]
+            if len(head.model.scalings_) != len(head.modalities.kinds) or [len(tensors["fill"])] != filled:
+                raise ValueError("its modalities and tensors do not belong together")
         except (KeyError, TypeError, ValueError) as error:
-            raise ModelError(f"{path}: is not the description of a head ({error}); train it again") from error
+            raise ModelError(f"{path}: cannot be read as a head ({error}); train it again") from error
         if n_features not in (None, len(head.x_mean)):
             raise ModelError(
                 f"{path}: the head was trained on {len(head.x_mean)} features a slice, these have "

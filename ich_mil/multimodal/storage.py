@@ -16,6 +16,7 @@ from ich_mil.errors import ConfigError, ModelError
 from ich_mil.files import whole_file, write_json
 from ich_mil.model_files import read_json, read_tensors
 from ich_mil.multimodal.inputs import Scaling
+from ich_mil.multimodal.layout import Columns
 from ich_mil.multimodal.posterior import Posterior
 from ich_mil.multimodal.settings import check_parameters
 
@@ -60,7 +61,7 @@ def model_parts(
     """Posterior, standardisation and the named parameters of `stored_model`.
 
     Raises:
-        ModelError: a part is missing; the message names `where`.
+        ModelError: a part is missing or of a wrong shape; the message names `where`.
     """
     tensors, about = stored
     try:
@@ -70,8 +71,16 @@ def model_parts(
         scalings = [
             Scaling(tensors[f"mean.{m}"], tensors[f"deviation.{m}"], one) for m, one in enumerate(names)
         ]
+        posterior = Posterior(inner, tensors["outer"], tensors["summary"])
         check_parameters(settings)
-        return Posterior(inner, tensors["outer"], tensors["summary"]), scalings, settings
+        widths = [int(one.varies.sum()) for one in scalings]
+        size, draws = Columns.of(widths).size, len(posterior.outer)
+        shapes: list[tuple[int, ...]] = [*((draws, 1 + width) for width in widths), (draws, size)]
+        shapes += [(sum(widths) + len(widths) + size, 4), *((len(one.mean),) for one in scalings)]
+        stored_parts = (*inner, posterior.outer, posterior.summary, *(one.deviation for one in scalings))
+        if not inner or [tuple(one.shape) for one in stored_parts] != shapes:
+            raise ConfigError("its tensors are of shapes that do not belong together")
+        return posterior, scalings, settings
     except ConfigError as error:
         raise ModelError(f"{where}: {error}; fit it again") from error
     except (KeyError, TypeError) as error:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from ich_mil.cli import main
 from ich_mil.commands.report import validate_and_report
@@ -180,6 +181,33 @@ def test_any_function_of_sentences_embeds_them(features, tmp_path):
     torch.testing.assert_close(got, wanted, rtol=0, atol=0)
     with pytest.raises(ModelError, match="3 features a slice, these have 8"):
         MultimodalHead.load(tmp_path, n_features=8, embed=lengths)
+
+
+def test_a_stored_head_that_cannot_be_used_is_refused(features, tmp_path):
+    own = MultimodalSettings(restarts=1, tolerance=1e-3)
+    settings = HeadSettings(family="multimodal", calibration="none")
+    MultimodalHead.fit(features, settings, own, embed=lengths).save(tmp_path)
+    path, tensors = tmp_path / "head.json", tmp_path / "head.safetensors"
+    about, state = json.loads(path.read_text()), load_file(tensors)
+    for changed in (
+        about | {"parameters": about["parameters"] | {"random_state": -1}},
+        about | {"parameters": about["parameters"] | {"tolerance": None}},
+        about | {"parameters": [1]},
+        about | {"own": about["own"] | {"draws": 0}},
+        about | {"own": 7},
+        about | {"head": about["head"] | {"kernel": None}},
+        about | {"calibration": {"slope": "x"}},
+        about | {"covariates": 7},
+        about | {"names": []},
+    ):
+        path.write_text(json.dumps(changed))
+        with pytest.raises(ModelError, match=r"head\.json"):
+            MultimodalHead.load(tmp_path, embed=lengths)
+    path.write_text(json.dumps(about))
+    for name, value in state.items():
+        save_file(state | {name: value[..., :-1].contiguous()}, tensors)
+        with pytest.raises(ModelError, match="head"):
+            MultimodalHead.load(tmp_path, embed=lengths)
 
 
 def test_slices_far_from_training_name_their_scan(run, features):
