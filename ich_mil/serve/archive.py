@@ -171,7 +171,8 @@ def _stow(client: Any, path: Path) -> None:
     except requests.TooManyRedirects as error:
         raise UnreachableError("the archive redirects to another address") from error
     except requests.ConnectionError as error:
-        raise UnreachableError("the archive cannot be reached") from error
+        # perhaps of this file only, such as one too large
+        raise NotTakenError("the archive cannot be reached, or closes the connection") from error
     except Exception as error:
         raise NotTakenError(f"the archive's answer cannot be read ({type(error).__name__})") from error
     if uid in failed:

@@ -25,8 +25,11 @@ from tests.serve.judges import capture, ct_slice, uid
 pytest.importorskip("dicomweb_client")
 
 
+CLOSED = "closed"
+
+
 class Service(ThreadingHTTPServer):
-    """DICOMweb service. `failing`: SOP instance UID -> failure reason; `status`: answer to all, if not 0."""
+    """DICOMweb service. `failing`: SOP instance UID -> failure reason or `CLOSED`; `status`: answer to all, if not 0."""
 
     daemon_threads = True
 
@@ -64,6 +67,9 @@ class Handler(BaseHTTPRequestHandler):
             item = Dataset()
             item.ReferencedSOPClassUID = image.SOPClassUID
             item.ReferencedSOPInstanceUID = image.SOPInstanceUID
+            if service.failing.get(image.SOPInstanceUID) == CLOSED:
+                self.close_connection = True
+                return
             if reason := service.failing.get(image.SOPInstanceUID):
                 item.FailureReason = reason
                 answer.FailedSOPSequence.append(item)
@@ -213,6 +219,14 @@ def test_a_status_that_may_heal_is_tried_again(service, start, outbox, status):
     assert f"HTTP status {status}" in error_of(outbox)
     service.status = 0
     wait_for(lambda: not outbox.waiting())
+
+
+def test_a_connection_closed_during_one_file_holds_up_no_other(service, start, outbox):
+    one, two, three = put(outbox, n_files=3)
+    service.failing[two] = CLOSED
+    start(service.url)
+    wait_for(lambda: "closes the connection" in error_of(outbox))
+    assert set(service.stored) == {one, three}
 
 
 def test_a_redirect_is_not_followed(service, start, outbox):
