@@ -29,7 +29,7 @@ CLOSED = "closed"
 
 
 class Service(ThreadingHTTPServer):
-    """DICOMweb service. `failing`: SOP instance UID -> failure reason or `CLOSED`; `status`: answer to all, if not 0."""
+    """DICOMweb service; `failing`: UID -> failure reason or `CLOSED`, `status`: of all answers, if not 0."""
 
     daemon_threads = True
 
