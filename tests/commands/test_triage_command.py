@@ -30,7 +30,7 @@ def predictions(folder, n=200, *, seed=0, labelled=True, weights="abc", set_name
     return labels, p
 
 
-def change(folder, **by_scan):
+def change(folder, /, **by_scan):
     """Change fields of stored scans, each by a function of the number of the scan."""
     results = read_results(folder)
     scans = tuple(
@@ -95,14 +95,27 @@ def test_scans_without_a_label_are_no_negative_ones(tmp_path):
     assert (written["low"], written["high"], written["n_negative"]) == (want.low, want.high, 75)
 
 
+def test_labels_by_folder_of_some_scans(tmp_path, capsys):
+    labels, p = predictions(tmp_path, labelled=False)
+    change(tmp_path, folder=lambda i: f"{i:04d}")
+    rows = [f"{i};{'yes' if labels[i] else 'no'}" for i in range(150)]  # as Excel leaves 0007
+    (tmp_path / "Labels.csv").write_text("Folder;Label\n" + "\n".join(rows))
+    written = fitted(tmp_path, "--labels", tmp_path / "Labels.csv", *OPTIONS)
+    want = fit_triage(labels[:150], p[:150], **GUARANTEE)
+    assert (written["low"], written["n_negative"]) == (want.low, 75)
+    assert "50 without a label" in capsys.readouterr().out
+    assert run("triage", tmp_path, "--apply", tmp_path / "triage.json") == 0
+    decided = pd.read_csv(tmp_path / "decisions.csv", dtype=str).set_index("scan")
+    assert decided.folder["s7"] == "0007"
+
+
 def test_labels_that_cannot_be_used(tmp_path, capsys):
     predictions(tmp_path / "known")
     path = tmp_path / "labels.csv"
     for rows, message in (
         ([f"s{i},1" for i in range(200)], "labels.csv: "),  # one class only
-        ([f"s{i},{i % 2}" for i in range(199)], "1 scans are in the labels or in the predictions"),
-        ([f"s{i},{i % 2}" for i in range(201)], "1 scans are in the labels or in the predictions"),
-        (["s0,1", "s0,0"], "listed twice: s0"),
+        ([f"s{i},{i % 2}" for i in range(201)], "s200 (line 202)"),
+        (["s0,1", "s0,0"], "2 and 3"),
     ):
         path.write_text("\n".join(["scan,label", *rows]))
         assert message in refused(capsys, "triage", tmp_path / "known", "--labels", path)

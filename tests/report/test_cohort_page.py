@@ -78,6 +78,17 @@ def test_a_study_without_a_prediction_has_its_reasons():
     assert "DOE" not in text
 
 
+def test_folders_stand_beside_the_ids():
+    one = replace(RESULTS.scans[0], folder="site/001")
+    lost = LedgerEntry("1.2.3", "002", Code.SCAN_EMPTY, "")
+    html = render_cohort(replace(RESULTS, scans=(one,), ledger=(lost,)), LINKS, title="Studies")
+    link = (
+        f'<a href="{LINKS[one.scan]}"><bdi>site/001</bdi></a><div class="quiet"><bdi>{one.scan}</bdi></div>'
+    )
+    assert link in html
+    assert "<bdi>002</bdi> <bdi>1.2.3</bdi>" in html
+
+
 class Read(LedgerEntry):
     """A line that counts how often its scan is looked at, also to compare it with another line."""
 
