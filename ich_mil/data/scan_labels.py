@@ -189,7 +189,7 @@ def read_scan_labels(
 
 def unlabelled(count: int) -> str:
     """Words on scans without a label, to follow what was read; '' for none."""
-    return f"; {count} without a label, which take no part" if count else ""
+    return f"; scans without a label, which take no part: {count}" if count else ""
 
 
 def _value(text: str) -> int:

@@ -103,7 +103,7 @@ def test_labels_by_folder_of_some_scans(tmp_path, capsys):
     written = fitted(tmp_path, "--labels", tmp_path / "Labels.csv", *OPTIONS)
     want = fit_triage(labels[:150], p[:150], **GUARANTEE)
     assert (written["low"], written["n_negative"]) == (want.low, 75)
-    assert "50 without a label" in capsys.readouterr().out
+    assert "which take no part: 50" in capsys.readouterr().out
     assert run("triage", tmp_path, "--apply", tmp_path / "triage.json") == 0
     decided = pd.read_csv(tmp_path / "decisions.csv", dtype=str).set_index("scan")
     assert decided.folder["s7"] == "0007"

@@ -148,7 +148,7 @@ def test_input_problems_are_told_without_dicom_texts():
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_texts_are_only_text(text):
     lost = LedgerEntry(text, text, Code.SCAN_EMPTY, text)
-    scans = (replace(RESULTS.scans[0], scan=text, patient=text), RESULTS.scans[1])
+    scans = (replace(RESULTS.scans[0], scan=text, patient=text, folder=text), RESULTS.scans[1])
     model = Provenance(text, text, text, text, text, text)
     hostile = replace(RESULTS, scans=scans, ledger=(lost,), model=model, decided_by=text)
     texts = {text: {"PatientName": text}}
@@ -156,7 +156,11 @@ def test_hostile_texts_are_only_text(text):
     name = RESULTS.scans[0].scan
     ordinary = check_offline(
         render_cohort(
-            replace(RESULTS, scans=RESULTS.scans[:2]),
+            replace(
+                RESULTS,
+                scans=(replace(RESULTS.scans[0], folder="001"), RESULTS.scans[1]),
+                ledger=(replace(RESULTS.ledger[0], file="002"),),
+            ),
             {name: "a.html"},
             title="Studies",
             texts={name: {"PatientName": "Doe"}},

@@ -506,7 +506,7 @@ def test_a_study_without_a_label_takes_no_part(study, tmp_path, capsys):
     assert prepared.scans.label.tolist() == [1]
     (line,) = prepared.ledger[prepared.ledger.code == Code.NO_LABEL].to_dict("records")
     assert line["file"].startswith("b/")
-    assert "1 without a label" in capsys.readouterr().out
+    assert "which take no part: 1" in capsys.readouterr().out
     assert prepared.folders == {prepared.scans.index[0]: "a", line["scan"]: "b"}
     (study / "labels.csv").write_text("scan,label\na,\nb,0\n")
     again = prepare("folder", study, tmp_path / "out", jobs=1)
