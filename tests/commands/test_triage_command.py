@@ -1,15 +1,18 @@
 """Triage on the command line: thresholds, decisions in reading order, and what is refused."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from ich_mil.data.preparation.prepare import prepare
 from ich_mil.evaluate.deployment.triage import fit_triage
 from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.runs.predictions import Provenance, Results, ScanResult, read_results, write_results
+from tests import phantoms
 from tests.feature_table import write_features
 from tests.runs_for_tests import feature_run, refused, run
 
@@ -107,6 +110,22 @@ def test_labels_by_folder_of_some_scans(tmp_path, capsys):
     assert run("triage", tmp_path, "--apply", tmp_path / "triage.json") == 0
     decided = pd.read_csv(tmp_path / "decisions.csv", dtype=str).set_index("scan")
     assert decided.folder["s7"] == "0007"
+
+
+def test_labels_by_accession_number_while_the_dicom_files_are_there(tmp_path, capsys):
+    root = phantoms.cq500(tmp_path / "site", studies=2)
+    for number, folder in enumerate(sorted(root.glob("CQ500CT*"))):
+        for path in folder.rglob("*.dcm"):
+            phantoms.rewrite(path, AccessionNumber=f"00{number}")
+    prepared = prepare("unlabelled", root, tmp_path / "prepared", jobs=1)
+    predictions(tmp_path, 2)
+    change(tmp_path, scan=lambda i: prepared.scans.index[i])
+    (tmp_path / "labels.csv").write_text("accession,label\n0,yes\n1,no\n")
+    words = ("triage", tmp_path, "--labels", tmp_path / "labels.csv")
+    assert run(*words) == 2  # too few for a guarantee
+    assert "2 of 2 rows" in capsys.readouterr().out
+    shutil.rmtree(root)
+    assert "0 (line 2), 1 (line 3)" in refused(capsys, *words)
 
 
 def test_labels_that_cannot_be_used(tmp_path, capsys):
