@@ -49,8 +49,8 @@ def find_labels(root: Path) -> Path:
     found = sorted(path for path in root.iterdir() if LABELS.fullmatch(path.name))
     if not found:
         raise DataError(
-            f"{root}: holds neither labels.csv nor labels.xlsx; 'ich-mil labels-template {root}' writes a "
-            "table to fill in"
+            f"{root}: holds neither labels.csv nor labels.xlsx; put the table there, or let 'ich-mil "
+            "labels-template' write one for studies"
         )
     if len(found) > 1:
         names = name_some([path.name for path in found])

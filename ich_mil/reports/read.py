@@ -95,7 +95,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _read_table(path: Path, columns: Columns) -> list[Report]:
-    table = read_excel(path) if path.suffix.lower() in EXCEL else _csv(path)
+    table = _headed(read_excel(path)) if path.suffix.lower() in EXCEL else _csv(path)
     for wanted, option in ((columns.report, "report"), (columns.text, "text")):
         if (count := list(table.columns).count(wanted)) != 1:
             # the message omits the column names: without a header, the first line is a report
