@@ -10,7 +10,18 @@ from pathlib import Path
 import ich_mil
 
 PACKAGE = Path(ich_mil.__file__).parent
-LAYERS = ["errors", "guard", "settings", "progress", "files", "ledger", "ranks", "window_presets", "windows"]
+LAYERS = [
+    "errors",
+    "guard",
+    "settings",
+    "progress",
+    "files",
+    "model_files",
+    "ledger",
+    "ranks",
+    "window_presets",
+    "windows",
+]
 LAYERS += ["convergence", "kernels", "dicom", "synthetic", "data", "reports", "encoders", "gp"]
 LAYERS += ["multimodal", "multikernel", "training", "evaluate", "config", "runs", "report"]
 LAYERS += ["commands", "serve", "reproduce"]
