@@ -110,6 +110,7 @@ def test_wrong_paths_and_settings_are_refused_before_torch_is_imported(tmp_path)
     labelled = ["/absent", "--layout", "cq500", "--model", "headct-base"]
     commands = [
         ["prepare", "/absent", "--layout", "rsna", "--out", "x"],
+        ["labels-template", "/absent"],
         ["train", "--config", "absent.yaml"],
         ["train", "--config", "bad.yaml"],
         ["train", "--config", "nowhere.yaml"],
