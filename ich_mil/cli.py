@@ -91,7 +91,7 @@ def _run(command: str, given: dict[str, Any]) -> None:
 
             predict_folder(**given)
         case "validate":
-            from ich_mil.commands.validate import validate_folder
+            from ich_mil.commands.report import validate_folder
 
             validate_folder(**given)
         case "recalibrate":
