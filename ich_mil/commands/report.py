@@ -121,7 +121,7 @@ def validate_folder(
             model=trained.provenance,
             splits=[_count(one)],
             sets=[_shown(trained, evaluated)],
-            links=_study_pages(trained, evaluated, out, "metrics.html", most=MOST_ERRORS),
+            links=_study_pages(trained, evaluated, out, out / "metrics.html", most=MOST_ERRORS),
             ledger=_ledger(evaluated),
             limits=LIMITS,
         )
@@ -143,7 +143,7 @@ def _write_report(
         splits=[_count(train), *(_count(one.measured) for one in evaluated)],
         sets=[_shown(model, one) for one in reversed(evaluated)],
         curves=_curves(run / "cnn" / "log.csv"),
-        links=_study_pages(model, last, run, "report.html", most=config.pages),
+        links=_study_pages(model, last, run / last.measured.name, run / "report.html", most=config.pages),
         ledger=_ledger(last),
         limits=LIMITS if on_slices else (INFERRED, *LIMITS),
     )
@@ -152,12 +152,12 @@ def _write_report(
 
 
 def _study_pages(
-    model: TrainedModel, one: Evaluation, folder: Path, page: str, *, most: int
+    model: TrainedModel, one: Evaluation, folder: Path, page: Path, *, most: int
 ) -> dict[str, str]:
-    """Write study pages into `folder`/studies: of the worst errors, then of the most probable scans.
+    """Write study pages beside `page`: of the worst errors, then of the most probable scans.
 
     Returns:
-        Addresses relative to `folder` by scan; none for public features.
+        Addresses relative to `page` by scan; none for public features. `folder` is that of the predictions.
     """
     prepared, results = one.measured.prepared, one.results
     if prepared is None:
@@ -168,9 +168,9 @@ def _study_pages(
     for scan in progress(shown, total=len(shown), what="write pages", unit="page"):
         hu = prepared.hu(scan.scan)
         maps = make_maps(model, hu, scan)
-        write_maps(maps, folder / one.measured.name, scan, results.model)
-        path = folder / links[scan.scan]
-        write_study_page(results, scan, prepared, hu, maps, path, run_link=f"../{page}")
+        write_maps(maps, folder, scan, results.model)
+        path = page.parent / links[scan.scan]
+        write_study_page(results, scan, prepared, hu, maps, path, run_link=f"../{page.name}")
     return links
 
 

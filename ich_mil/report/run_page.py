@@ -27,6 +27,35 @@ FIGURES = {
     "ece": "calibration error (ECE)",
 }
 """Metrics of the first screen."""
+TEXTS = {
+    "roc": ("ROC curve", "1 − specificity", "sensitivity", ""),
+    "precision_recall": (
+        "Precision and recall",
+        "recall (sensitivity)",
+        "precision (PPV)",
+        "Dashed: fraction of positive scans.",
+    ),
+    "net_benefit": (
+        "Decision curve",
+        "threshold of the probability",
+        "net benefit",
+        "Net benefit: true positives minus false positives, weighted by the odds of the threshold, per scan. "
+        "Dashed: no scan called positive.",
+    ),
+    "calibration": (
+        "Calibration",
+        "mean probability of a bin",
+        "fraction of positive scans",
+        "Dashed: a calibrated model.",
+    ),
+    "risk_coverage": (
+        "Risk and coverage",
+        "fraction of scans kept",
+        "fraction of wrong calls",
+        "The scans with probabilities closest to 50 % are left to a reader first.",
+    ),
+}
+"""Title, labels of the axes and note of each plot."""
 EVERYONE = "every scan called positive"
 """Line of the decision curve."""
 
@@ -133,58 +162,24 @@ def _evaluated(one: EvaluatedSet) -> dict[str, Any]:
 
 def _plots(curves: Mapping[str, Mapping[str, pd.DataFrame]], *, prevalence: float) -> list[Plot]:
     """Plots of a data set, the ROC curve first."""
-    if not curves:
-        return []
-    band = "Bands: pointwise 95 % intervals by patient."
+    x = np.linspace(0, 0.99, 100)
+    everyone = pd.DataFrame({"x": x, "y": prevalence - (1 - prevalence) * x / (1 - x)})
+    diagonal, benefit = ((0, 0), (1, 1)), Axes(y=(-0.2 * prevalence, 1.1 * prevalence))
+    risk = max((frame.y.max() for frame in curves.get("risk_coverage", {}).values()), default=0)
+    drawn: dict[str, tuple[Axes, Sequence[tuple[float, float]]]] = {
+        "roc": (UNIT, diagonal),
+        "precision_recall": (UNIT, [(0, prevalence), (1, prevalence)]),
+        "net_benefit": (benefit, [(0, 0), (1, 0)]),
+        "calibration": (UNIT, diagonal),
+        "risk_coverage": (Axes(y=(0, min(1, 2 * risk + 0.05))), []),
+    }
     plots = []
-    if "roc" in curves:
-        odds = np.divide(x := np.linspace(0, 0.99, 100), 1 - x)
-        everyone = pd.DataFrame({"x": x, "y": prevalence - (1 - prevalence) * odds})
-        plots = [
-            make_plot(
-                curves["roc"],
-                UNIT,
-                title="ROC curve",
-                labels=("1 − specificity", "sensitivity"),
-                note=band,
-                reference=[(0, 0), (1, 1)],
-            ),
-            make_plot(
-                curves["precision_recall"],
-                UNIT,
-                title="Precision and recall",
-                labels=("recall (sensitivity)", "precision (PPV)"),
-                note=f"{band} Dashed: fraction of positive scans.",
-                reference=[(0, prevalence), (1, prevalence)],
-            ),
-            make_plot(
-                {**curves["net_benefit"], EVERYONE: everyone},
-                Axes(y=(-0.2 * prevalence, 1.1 * prevalence)),
-                title="Decision curve",
-                labels=("threshold of the probability", "net benefit"),
-                note=f"{band} Net benefit: true positives minus false positives, weighted by the odds of the "
-                "threshold, per scan. Dashed: no scan called positive.",
-                reference=[(0, 0), (1, 0)],
-            ),
-        ]
-    top = max(frame.y.max() for frame in curves["risk_coverage"].values())
-    plots += [
-        make_plot(
-            curves["calibration"],
-            UNIT,
-            title="Calibration",
-            labels=("mean probability of a bin", "fraction of positive scans"),
-            note=f"{band} Dashed: a calibrated model.",
-            reference=[(0, 0), (1, 1)],
-        ),
-        make_plot(
-            curves["risk_coverage"],
-            Axes(y=(0, min(1, 2 * top + 0.05))),
-            title="Risk and coverage",
-            labels=("fraction of scans kept", "fraction of wrong calls"),
-            note=f"{band} The scans with probabilities closest to 50 % are left to a reader first.",
-        ),
-    ]
+    for name, (axes, reference) in drawn.items():
+        if name in curves:
+            title, x_label, y_label, note = TEXTS[name]
+            frames = {**curves[name], **({EVERYONE: everyone} if name == "net_benefit" else {})}
+            note, labels = f"Bands: pointwise 95 % intervals by patient. {note}", (x_label, y_label)
+            plots.append(make_plot(frames, axes, title=title, labels=labels, note=note, reference=reference))
     return plots
 
 
