@@ -131,13 +131,14 @@ def cohort(n: int = 24) -> Results:
 
 
 def evaluated_set(labels: np.ndarray) -> EvaluatedSet:
-    """Metrics and curves of two models on 30 scans with these labels, and four scans."""
-    patients = [str(i) for i in range(30)]
+    """Metrics and curves of two models on scans with these labels, and four scans."""
+    patients = [str(i) for i in range(len(labels))]
     rng = np.random.default_rng(0)
     scores = [
-        Scores(name, np.clip(labels * 0.3 + rng.random(30) * 0.7, 0, 1), None) for name in ("GP", "CNN")
+        Scores(name, np.clip(labels * 0.3 + rng.random(len(labels)) * 0.7, 0, 1), None)
+        for name in ("GP", "CNN")
     ]
-    known = {"labels": labels, "patients": patients, "offsets": np.arange(31)}
+    known = {"labels": labels, "patients": patients, "offsets": np.arange(len(labels) + 1)}
     table = evaluate(scores, **known, seed=0, resamples=50)
     line = pd.DataFrame({"x": [0.1, 0.9], "y": [0.2, 0.7], "low": [0.1, 0.6], "high": [0.3, 0.8]})
     curves = {"calibration": {"GP": line, "CNN": line[["x", "y"]]}} if (labels >= 0).any() else {}

@@ -17,7 +17,12 @@ import numpy as np
 import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.evaluate.bootstrap import disjoint_pairs, patient_bootstrap, proportion_interval
+from ich_mil.evaluate.bootstrap import (
+    ROUNDING,
+    Interval,
+    patient_bootstrap,
+    proportion_interval,
+)
 from ich_mil.evaluate.metrics import known_scores, patient_keys
 from ich_mil.evaluate.threshold import THRESHOLD
 
@@ -81,15 +86,16 @@ def net_benefit(labels: np.ndarray, probability: np.ndarray) -> Curve:
 
 
 def with_band(
-    curve: Curve, patients: np.ndarray, *, proportions: int | None, seed: int, resamples: int
+    curve: Curve, patients: np.ndarray, *, behind: np.ndarray | None, seed: int, resamples: int
 ) -> pd.DataFrame:
-    """Evaluate a curve and its band.
+    """Evaluate a curve and its band of percentile intervals.
+
+    An ordinate of 0 or 1, which may be the same in all resamples, has at least the exact binomial interval.
 
     Args:
         curve: function of the counts.
         patients: (B,) patient keys.
-        proportions: number of patients behind each ordinate, which is a proportion (`proportion_interval`);
-            None: other ordinates, with percentile intervals.
+        behind: (K,) number of patients behind each ordinate, which is a proportion; None: other ordinates.
         seed: seed of the resampling.
         resamples: number of resamples.
     """
@@ -101,13 +107,11 @@ def with_band(
             resamples=resamples,
             seed=seed,
         )
-    ends = [
-        interval
-        if proportions is None or np.isnan(value)
-        else proportion_interval(interval, value, proportions)
-        for interval, value in zip(found.values(), y.tolist(), strict=True)
-    ]
-    low, high = ([getattr(one, name) for one in ends] for name in ("low", "high"))
+    low, high = (np.array([getattr(one, end) for one in found.values()]) for end in ("low", "high"))
+    if behind is not None:
+        for k in np.flatnonzero((np.minimum(y, 1 - y) < ROUNDING) & ~np.isnan(low)):
+            exact = proportion_interval(Interval(0, 0, 0, 0), float(y[k]), max(1, round(float(behind[k]))))
+            low[k], high[k] = min(low[k], exact.low), max(high[k], exact.high)
     return pd.DataFrame({"x": GRID, "y": y, "low": low, "high": high})
 
 
@@ -132,15 +136,15 @@ def scan_curves(
     how = {"seed": seed, "resamples": resamples}
     wrong = ((probability >= THRESHOLD) != labels).astype(np.float64)
     risk = risk_coverage(wrong, -np.abs(probability - THRESHOLD))
-    found = {"risk_coverage": with_band(risk, owner, proportions=len(np.unique(owner)), **how)}
+    found = {"risk_coverage": with_band(risk, owner, behind=GRID * len(np.unique(owner)), **how)}
     if len(np.unique(labels)) < 2:
         return found
-    pairs = disjoint_pairs(owner[labels == 1], owner[labels == 0])
-    return found | {
-        "roc": with_band(roc(labels, probability), owner, proportions=pairs, **how),
-        "precision_recall": with_band(precision_recall(labels, probability), owner, proportions=pairs, **how),
-        "net_benefit": with_band(net_benefit(labels, probability), owner, proportions=None, **how),
-    }
+    positives = len(np.unique(owner[labels == 1]))
+    curves = roc(labels, probability), precision_recall(labels, probability), net_benefit(labels, probability)
+    behinds = np.full(len(GRID), positives), GRID * positives, None
+    for name, curve, behind in zip(("roc", "precision_recall", "net_benefit"), curves, behinds, strict=True):
+        found[name] = with_band(curve, owner, behind=behind, **how)
+    return found
 
 
 def _calls(labels: np.ndarray, score: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

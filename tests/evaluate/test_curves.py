@@ -75,8 +75,16 @@ def test_unlabelled_scans_take_no_part_and_one_class_has_no_roc(scans):
 
 def test_a_curve_that_is_no_proportion_has_percentiles(scans):
     _, _, patients = scans
-    line = with_band(
-        lambda counts: -GRID[:, None] * counts[:1] ** 0, np.array(patients), proportions=None, **HOW
-    )
+    line = with_band(lambda counts: -GRID[:, None] * counts[:1] ** 0, np.array(patients), behind=None, **HOW)
     np.testing.assert_array_equal(line.low, -GRID)
     np.testing.assert_array_equal(line.high, -GRID)
+
+
+def test_ordinates_of_zero_and_one_have_the_exact_interval_of_the_patients_behind_them():
+    labels = np.repeat([0, 1], 20)
+    found = scan_curves(labels, labels * 0.8 + 0.1, [str(i) for i in range(40)], **HOW)
+    exact = 0.025 ** (1 / 20)  # 20 of 20 (Clopper-Pearson)
+    assert at(found["roc"].assign(y=found["roc"].low), 0.5) == pytest.approx(exact)
+    risk = found["risk_coverage"].assign(y=found["risk_coverage"].high)
+    assert at(risk, 0.5) == pytest.approx(1 - exact)
+    assert at(risk, 1) == pytest.approx(1 - 0.025 ** (1 / 40))
