@@ -50,6 +50,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     prepare.add_argument("--explain", metavar="SCAN", help="explain how SCAN was prepared, then exit")
 
+    template = commands.add_parser("labels-template", help="write the table of labels to fill in")
+    template.add_argument(
+        "root", type=Path, help="folder with the DICOM files; labels.csv is written into it"
+    )
+
     for name, what in (
         ("train", "prepare, train the CNN and fit the head; see 'ich-mil train --help'"),
         ("grid", "fit a grid of heads to one feature table; see 'ich-mil grid --help'"),
@@ -85,7 +90,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     triage = commands.add_parser("triage", help="compute or apply thresholds that guarantee a sensitivity")
     triage.add_argument("--apply", type=Path, metavar="TRIAGE", help="apply these thresholds")
-    triage.add_argument("--labels", type=Path, help="CSV scan,label[,patient]; default: stored labels")
+    triage.add_argument("--labels", type=Path, help="table of labels; default: stored labels")
     for name in ("sensitivity", "specificity", "confidence"):
         triage.add_argument(f"--{name}", type=_share, help=f"guaranteed (default {GUARANTEE[name]})")
     triage.add_argument(

@@ -17,8 +17,8 @@ class SetSettings:
     """Settings of a data set.
 
     Attributes:
-        layout: `rsna`, `cq500`, `folder` (DICOM with a labels.csv), `slices` (single slices, pictures or
-            DICOM, with a labels.csv), or `features` (a public feature CSV).
+        layout: `rsna`, `cq500`, `folder` (DICOM with a table of labels), `slices` (single slices, pictures or
+            DICOM, with a table of labels), or `features` (a public feature CSV).
         root: path of the folder or CSV; `$NAME` is replaced by the environment variable, `{member}` by the
             number of the ensemble member.
         name: name in outputs, preferably stating whether the data are real or synthetic; default: the name of
