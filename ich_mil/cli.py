@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from ich_mil.arguments import GUARANTEE, make_parser
@@ -95,7 +96,7 @@ def _run(command: str, given: dict[str, Any]) -> None:
 
             predict_folder(**given)
         case "validate":
-            from ich_mil.commands.validate import validate_folder
+            from ich_mil.commands.report import validate_folder
 
             validate_folder(**given)
         case "recalibrate":
@@ -150,6 +151,8 @@ def _prepare(
     except ValueError as error:
         raise ConfigError(f"--window: {error}") from error
     prepare(layout, root, out, thickness_mm=thickness, window=window, **how)
+    say(f"written: {out / 'ledger.csv'}, {out / 'slices.csv'}")
+    say(f"next: ich-mil prepare --explain SCAN --out {quote(str(out))}")
 
 
 def _triage(folder: Path, *, apply: Path | None, out: Path | None, **options: Any) -> None:
@@ -199,10 +202,17 @@ def _train(words: list[str], *, whole: bool = False) -> None:
 
     with joined() as ranks, nullcontext() if ranks.first else _silent():
         external = (train if config.members == 1 else train_ensemble)(config, resume=resume)
-    if whole and ranks.first:
+    if not ranks.first:
+        return
+    pictures = config.train.layout != "features"
+    following = f"validate {'FOLDER --layout folder' if pictures else 'TABLE.csv --layout features'}"
+    if whole:
         from ich_mil.commands.report import validate_and_report
 
         validate_and_report(config, external)
+        following = "predict FOLDER" if pictures else following
+    say(f"written: {config.out}")
+    say(f"next: ich-mil {following} --model {quote(str(config.out))}")
 
 
 @contextmanager

@@ -146,8 +146,8 @@ class RunConfig:
             The settings of its networks replace `encoder` and `cnn`, except `encoder.freeze`.
         samples: posterior samples per prediction.
         bootstrap: bootstrap resamples per interval.
-        pages: number of study pages, highest probability first, of the last available set of validation,
-            test and external scans.
+        pages: number of study pages of the last available set of validation, test and external scans: the
+            worst errors, then the highest probabilities.
         jobs: worker processes of `prepare`; 0: one per core.
         seed: seed of the split, the CNN and the samples; the head has a seed of its own.
     """

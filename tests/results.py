@@ -4,10 +4,15 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import pandas as pd
 
+from ich_mil.evaluate.curves import scan_curves
 from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE
+from ich_mil.evaluate.result_table import evaluate
+from ich_mil.evaluate.scores import Scores
 from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.report.maps import ScanMaps
+from ich_mil.report.run_page import EvaluatedSet
 from ich_mil.runs.predictions import (
     BY_INTERVAL,
     WHOLE_ONLY,
@@ -123,3 +128,28 @@ def cohort(n: int = 24) -> Results:
         )
     lost = LedgerEntry("1.2.840.113619.2.55.3.99", "", Code.SCAN_EMPTY, "no slice could be read")
     return Results("new", MODEL, DECIDED_BY, tuple(scans[i] for i in rng.permutation(n)), (lost,))
+
+
+def evaluated_set(labels: np.ndarray) -> EvaluatedSet:
+    """Metrics and curves of two models on scans with these labels, and four scans."""
+    patients = [str(i) for i in range(len(labels))]
+    rng = np.random.default_rng(0)
+    scores = [
+        Scores(name, np.clip(labels * 0.3 + rng.random(len(labels)) * 0.7, 0, 1), None)
+        for name in ("GP", "CNN")
+    ]
+    known = {"labels": labels, "patients": patients, "offsets": np.arange(len(labels) + 1)}
+    table = evaluate(scores, **known, seed=0, resamples=50)
+    line = pd.DataFrame({"x": [0.1, 0.9], "y": [0.2, 0.7], "low": [0.1, 0.6], "high": [0.3, 0.8]})
+    curves = {"calibration": {"GP": line, "CNN": line[["x", "y"]]}} if (labels >= 0).any() else {}
+    for one in scores if curves else ():
+        for name, frame in scan_curves(labels, one.scan, patients, seed=0, resamples=20).items():
+            curves.setdefault(name, {})[one.name] = frame if one is scores[0] else frame[["x", "y"]]
+    (base,) = cohort(1).scans
+    scans = [
+        replace(base, scan="low", probability=0.1234, interval_95=(0.02, 0.3), label=0),
+        replace(base, scan="missed", probability=0.0321, interval_95=(0.01, 0.1), label=1),
+        replace(base, scan="high", probability=0.9876, label=1),
+        replace(base, scan="unknown", probability=0.5, label=None),
+    ]
+    return EvaluatedSet("CQ500", table, curves, scans)

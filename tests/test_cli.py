@@ -39,6 +39,7 @@ from ich_mil.runs.predictions import read_results
 from ich_mil.training.set_settings import SetSettings
 from tests import phantoms
 from tests.feature_table import name_patients, write_features
+from tests.html_page import check_offline
 from tests.runs_for_tests import HEAD, TINY, feature_run, refused, run
 
 # a head fitted to a handful of tiny scans may rank its validation scans no better than chance, and says so
@@ -194,6 +195,7 @@ def test_a_study_that_cannot_be_read_at_all_is_reported(tiny, tmp_path, capsys):
     capsys.readouterr()
     assert run("predict", export, "--model", tiny / "run", "--out", out, "--jobs", 1) == 0
     told = capsys.readouterr().out
+    assert [line.split(": ")[0] for line in told.splitlines()[-2:]] == ["written", "next"]
     for part in ("no slice could be used", "never called negative: ", "nameless.dcm"):
         assert part in told
     tree = json.loads((out / "predictions.json").read_text())
@@ -203,7 +205,12 @@ def test_a_study_that_cannot_be_read_at_all_is_reported(tiny, tmp_path, capsys):
 
 def test_a_run_on_all_scans_ends_well_and_has_no_report(tmp_path, capsys):
     assert run("train.py", *feature_run(tmp_path)) == 0
-    assert "no scans are held out" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "no scans are held out" in told
+    assert told.splitlines()[-2:] == [
+        f"written: {tmp_path / 'run'}",
+        f"next: ich-mil validate TABLE.csv --layout features --model {tmp_path / 'run'}",
+    ]
     assert str(tmp_path / "run") in refused(capsys, "report", tmp_path / "run")
     assert not (tmp_path / "run" / "report.html").exists()
 
@@ -244,6 +251,23 @@ def test_pictures_and_features_do_not_mix(tiny, tmp_path, capsys):
     write_features(tmp_path / "f.csv", 2, 0)
     words = ("validate", tmp_path / "f.csv", "--layout", "features", "--model", tiny / "run")
     assert f"{tiny / 'run'}: has a CNN" in refused(capsys, *words, "--out", tmp_path / "out")
+
+
+def test_a_validation_ends_with_a_page_that_links_its_worst_errors(tiny, tmp_path, capsys):
+    out = tmp_path / "out"
+    words = ("--model", tiny / "run", "--jobs", 1, "--out", out)
+    capsys.readouterr()
+    assert run("validate", tiny / "b", "--layout", "cq500", *words) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(out / "metrics.html")
+    page = check_offline((out / "metrics.html").read_text())
+    studies = [address for address in page.addresses if address.startswith("studies/")]
+    assert {*studies} == {f"studies/{path.name}" for path in (out / "studies").iterdir()}
+    assert len({*studies}) == 4
+    assert "../metrics.html" in (out / studies[0]).read_text()
+    results = read_results(out)
+    assert all(read_maps(out, scan, results.model) for scan in results.scans)
+    for part in ("ROC curve", "Precision and recall", "Calibration", "Risk and coverage", "Decision curve"):
+        assert part in page.text
 
 
 @pytest.mark.slow
@@ -334,6 +358,9 @@ def test_a_report_does_not_show_pixels_that_were_not_judged(tiny, tmp_path, caps
         for path in files[: len(files) // 2] if change == "fewer" else ():
             path.unlink()
         assert run("prepare", tiny / "a", "--layout", "rsna", "--out", prepared, "--jobs", 1) == 0
+        written, following = capsys.readouterr().out.splitlines()[-2:]
+        assert f"{prepared / 'ledger.csv'}" in written
+        assert f"--out {prepared}" in following
         assert f"train: the slices of 1 scans are not those of the predictions ({scan})" in refused(
             capsys, "report", tiny / "run"
         )
@@ -638,7 +665,7 @@ def test_of_several_processes_the_first_alone_prints_measures_and_reports(
     monkeypatch.setattr("ich_mil.commands.train.train", fitted)
     monkeypatch.setattr("ich_mil.commands.report.validate_and_report", lambda *_: done.append("report"))
     assert run("train.py", "--config", FEATURES, "--out", tmp_path / "out") == 0
-    assert capsys.readouterr() == (
-        ("", "") if rank else ("all sweeps done\n", "warning: left uncalibrated\n")
-    )
+    told = capsys.readouterr()
+    assert told.err == ("" if rank else "warning: left uncalibrated\n")
+    assert told.out.splitlines()[:1] == ([] if rank else ["all sweeps done"])
     assert done == ([] if rank else ["report"])

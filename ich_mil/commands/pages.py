@@ -116,7 +116,7 @@ def show_folder(folder: Path, shown: Shown) -> None:
 
 def remove_shown(folder: Path) -> None:
     """Remove the pages, maps, decisions and DICOM results of earlier predictions from `folder`."""
-    for pattern in ("scan-*.html", "index.html", "maps/*.safetensors", "decisions.csv"):
+    for pattern in ("scan-*.html", "studies/*.html", "index.html", "maps/*.safetensors", "decisions.csv"):
         for path in folder.glob(pattern):
             path.unlink()
     for place in folder.glob("dicom/scan-*"):

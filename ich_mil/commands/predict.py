@@ -6,6 +6,7 @@ In: a folder with one study or several, as exported by a PACS, and a trained mod
 """
 
 from pathlib import Path
+from shlex import quote
 
 from ich_mil.commands.pages import Shown, StudyPages, remove_shown
 from ich_mil.commands.triage import read_triage
@@ -147,5 +148,5 @@ def predict_folder(
         say(f"{title}: no slice could be used, see {prepared.folder / 'ledger.csv'}")
     if stray := in_no_study(results.ledger):
         say(f"files of no known study, not predicted: {len(stray)}; the first: {stray[0].detail}")
-    say(f"{out / 'predictions.csv'}")
-    say(f"{out / 'index.html'}")
+    say(f"written: {out / 'predictions.csv'}, {out / 'index.html'}")
+    say(f"next: open {out / 'index.html'}" + ("" if dicom else f"; ich-mil report {quote(str(out))} --dicom"))

@@ -1,11 +1,11 @@
-"""Write the report of a run, and study pages of its external, test or validation set.
+"""Measure a model and write the page of the results, with study pages of some scans.
 
-In: the folder of a validated run. Out, in the same folder: `report.html`, and for a run on pictures
-`studies/*.html` of the `pages` scans with the highest probability. The study pages show the last available
-set of validation, test and external.
+In: a trained run, or a model and a labelled set. Out: `report.html` in the folder of the run, `metrics.html`
+in that of the set; for pictures `studies/*.html` of the worst errors, then of the scans with the highest
+probability. The study pages of a run show the last available set of validation, test and external.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -15,26 +15,36 @@ import numpy as np
 import pandas as pd
 
 from ich_mil.commands.pages import write_study_page
-from ich_mil.commands.validate import Evaluation, MeasuredSet, measure, run_sets, score_rows
+from ich_mil.commands.validate import Evaluation, MeasuredSet, measure, run_sets, score_rows, site_set
 from ich_mil.config import RunConfig, read_config
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import DataError, ModelError
+from ich_mil.evaluate.curves import scan_curves
 from ich_mil.evaluate.event_rates import calibration_table
 from ich_mil.evaluate.result_table import read_table
 from ich_mil.evaluate.scores import Scores
-from ich_mil.files import write_text
+from ich_mil.files import alone, write_text
 from ich_mil.gp.predict import Predictions
+from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
 from ich_mil.progress import progress, say
 from ich_mil.report.maps import make_maps, write_maps
 from ich_mil.report.page import study_file_name
-from ich_mil.report.run_page import EvaluatedSet, RunPage, SplitCount, render_run
+from ich_mil.report.run_page import (
+    MOST_ERRORS,
+    EvaluatedSet,
+    RunPage,
+    SplitCount,
+    render_run,
+    worst_errors,
+)
 from ich_mil.runs.assembly import check_judged
 from ich_mil.runs.folder import check_report, read_run
 from ich_mil.runs.model import TrainedModel
 from ich_mil.runs.predictions import Results, read_results
 from ich_mil.runs.storage import load_model
+from ich_mil.training.set_settings import SetLayout
 
 INFERRED = "Trained on scan labels alone; a slice's probability is inferred, not taught."
 """Limitation of a run without slice labels."""
@@ -83,51 +93,113 @@ def validate_and_report(config: RunConfig, external: PreparedSet | None) -> None
     _write_report(model, config, train, evaluated)
 
 
+def validate_folder(
+    root: Path,
+    *,
+    layout: SetLayout,
+    model: Path,
+    out: Path,
+    jobs: int,
+    contrast_words: Path | None = None,
+    extras: ExtraSources = NO_EXTRAS,
+) -> None:
+    """Evaluate a trained model on a labelled set it has not seen, into `out`; print the table and the page.
+
+    Raises:
+        ModelError: `model` is not a finished run, or reads pictures and is given features, or vice versa.
+        DataError: data that cannot be used, a patient the model has seen, or a folder that another process is
+            writing.
+    """
+    trained = load_model(model)
+    with alone(out, doing="writing"):
+        one = site_set(
+            trained, root, out, layout=layout, jobs=jobs, contrast_words=contrast_words, extras=extras
+        )
+        evaluated = measure(trained, one, out)
+        page = RunPage(
+            title=f"Validation: {root.resolve().name}",
+            model=trained.provenance,
+            splits=[_count(one)],
+            sets=[_shown(trained, evaluated)],
+            links=_study_pages(trained, evaluated, out, out / "metrics.html", most=MOST_ERRORS),
+            ledger=_ledger(evaluated),
+            limits=LIMITS,
+        )
+        write_text(out / "metrics.html", render_run(page))
+    say(f"{out / 'metrics.html'}")
+
+
 def _write_report(
     model: TrainedModel, config: RunConfig, train: MeasuredSet, evaluated: Sequence[Evaluation]
 ) -> None:
     """Write `report.html`, and study pages of the last set, in the order validation, test, external."""
-    run, last, results = config.out, evaluated[-1].measured, evaluated[-1].results
-    curves = _curves(run / "cnn" / "log.csv")
-    links = {}
-    if last.prepared is not None:
-        shown = sorted(results.scans, key=lambda scan: -scan.probability)[: config.pages]
-        for scan in progress(shown, total=len(shown), what="write pages", unit="page"):
-            links[scan.scan] = f"studies/{study_file_name(scan.scan)}"
-            hu = last.prepared.hu(scan.scan)
-            maps = make_maps(model, hu, scan)
-            write_maps(maps, run / last.name, scan, results.model)
-            path = run / links[scan.scan]
-            write_study_page(results, scan, last.prepared, hu, maps, path, run_link="../report.html")
+    run, last = config.out, evaluated[-1]
     on_slices = any(one.slice_labels or one.layout == "slices" for one in config.training_sets.values())
-    entries = chain(results.ledger, *(scan.ledger for scan in results.scans))
     page = RunPage(
-        name=run.name,
+        title=f"Run {run.name}",
         model=model.provenance,
         config=(run / "config.yaml").read_text(encoding="utf-8"),
         versions=read_run(run)["versions"],
         splits=[_count(train), *(_count(one.measured) for one in evaluated)],
         sets=[_shown(model, one) for one in reversed(evaluated)],
-        scans=results.scans,
-        links=links,
-        curves=curves,
-        ledger=None if last.prepared is None else Counter(entry.code for entry in entries),
+        curves=_curves(run / "cnn" / "log.csv"),
+        links=_study_pages(model, last, run / last.measured.name, run / "report.html", most=config.pages),
+        ledger=_ledger(last),
         limits=LIMITS if on_slices else (INFERRED, *LIMITS),
     )
     write_text(run / "report.html", render_run(page))
     say(f"report: {run / 'report.html'}")
 
 
+def _study_pages(
+    model: TrainedModel, one: Evaluation, folder: Path, page: Path, *, most: int
+) -> dict[str, str]:
+    """Write study pages beside `page`: of the worst errors, then of the most probable scans.
+
+    Returns:
+        Addresses relative to `page` by scan; none for public features. `folder` is that of the predictions.
+    """
+    prepared, results = one.measured.prepared, one.results
+    if prepared is None:
+        return {}
+    ordered = [*worst_errors(results.scans), *sorted(results.scans, key=lambda scan: -scan.probability)]
+    shown = list({scan.scan: scan for scan in ordered}.values())[:most]
+    links = {scan.scan: f"studies/{study_file_name(scan.scan)}" for scan in shown}
+    for scan in progress(shown, total=len(shown), what="write pages", unit="page"):
+        hu = prepared.hu(scan.scan)
+        maps = make_maps(model, hu, scan)
+        write_maps(maps, folder, scan, results.model)
+        path = page.parent / links[scan.scan]
+        write_study_page(results, scan, prepared, hu, maps, path, run_link=f"../{page.name}")
+    return links
+
+
+def _ledger(one: Evaluation) -> Counter[str] | None:
+    """Ledger lines by code; None for public features."""
+    if one.measured.prepared is None:
+        return None
+    return Counter(
+        entry.code for entry in chain(one.results.ledger, *(scan.ledger for scan in one.results.scans))
+    )
+
+
 def _shown(model: TrainedModel, one: Evaluation) -> EvaluatedSet:
-    """Evaluated set for the page, with calibration tables if any scan has a label."""
-    labels = one.measured.features.labels.numpy()
-    how = {"seed": model.seed, "resamples": model.bootstrap}
-    calibration = {
-        row.name: calibration_table(labels, row.scan, one.measured.features.patients, **how)
-        for row in one.rows
-        if row.scan is not None and (labels != UNKNOWN).any()
-    }
-    return EvaluatedSet(one.measured.title, one.table, labels, one.rows, calibration)
+    """Evaluated set for the page, with curves of the head and of the CNN if any scan has a label."""
+    features, curves = one.measured.features, defaultdict[str, dict[str, pd.DataFrame]](dict)
+    labels = features.labels.numpy()
+    networks = [row for row in one.rows if row.name.startswith("CNN alone") and row.scan is not None]
+    for row in [one.rows[0], *networks[-1:]] if (labels != UNKNOWN).any() else []:
+        assert row.scan is not None  # the head has one
+        of_row = labels, row.scan, features.patients
+        resamples = model.bootstrap if row is one.rows[0] else 1
+        table = calibration_table(*of_row, seed=model.seed, resamples=resamples)
+        found = scan_curves(*of_row, seed=model.seed, resamples=resamples)
+        found["calibration"] = table.rename(columns={"probability": "x", "share": "y"})[
+            ["x", "y", "low", "high"]
+        ]
+        for name, frame in found.items():
+            curves[name][row.name] = frame if row is one.rows[0] else frame[["x", "y"]]
+    return EvaluatedSet(one.measured.title, one.table, curves, one.results.scans)
 
 
 def _stored(model: TrainedModel, one: MeasuredSet) -> Evaluation:

@@ -1,7 +1,7 @@
 """Validate a model: metrics of the head and its baselines on held-out and external scans.
 
 In: a trained model and labelled scans. Out, in a folder per set: `metrics.csv`, `predictions.csv`,
-`predictions.json`. The table of metrics is printed.
+`predictions.json`. The table of metrics is printed. Pages are in `ich_mil.commands.report`.
 """
 
 from collections.abc import Sequence
@@ -29,14 +29,13 @@ from ich_mil.evaluate.baselines import (
 )
 from ich_mil.evaluate.result_table import evaluate, format_table
 from ich_mil.evaluate.scores import Scores, known_or_none
-from ich_mil.files import alone, write_text
+from ich_mil.files import write_text
 from ich_mil.gp.predict import Predictions
 from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
 from ich_mil.progress import say
 from ich_mil.runs.assembly import make_results
 from ich_mil.runs.model import TrainedModel, with_extras
 from ich_mil.runs.predictions import Results, write_results
-from ich_mil.runs.storage import load_model
 from ich_mil.runs.training_sets import head_scans, open_training, prepare_set, training_views, whole_scans
 from ich_mil.training.set_settings import SetLayout, member_path
 
@@ -209,31 +208,6 @@ def site_set(
             layout, root, out / "prepared", jobs=jobs, thickness_mm=thickness, contrast_words=contrast_words
         )
     return external_set(model, root, prepared, out / "features.safetensors", extras)
-
-
-def validate_folder(
-    root: Path,
-    *,
-    layout: SetLayout,
-    model: Path,
-    out: Path,
-    jobs: int,
-    contrast_words: Path | None = None,
-    extras: ExtraSources = NO_EXTRAS,
-) -> None:
-    """Evaluate a trained model on a labelled set it has not seen, into `out`, and print the table.
-
-    Raises:
-        ModelError: `model` is not a finished run, or reads pictures and is given features, or vice versa.
-        DataError: data that cannot be used, a patient the model has seen, or a folder that another process is
-            writing.
-    """
-    trained = load_model(model)
-    with alone(out, doing="writing"):
-        one = site_set(
-            trained, root, out, layout=layout, jobs=jobs, contrast_words=contrast_words, extras=extras
-        )
-        measure(trained, one, out)
 
 
 def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> Evaluation:

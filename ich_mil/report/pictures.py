@@ -41,11 +41,36 @@ OVERVIEW_SIDE = 256
 """Longest side of a coronal or sagittal overview, pixels."""
 LEVELS = 256
 
-EVIDENCE = LinearSegmentedColormap.from_list("evidence", ["#d55e00", "#ffb000", "#fff3c4"])
-"""Colour map of the evidence for blood: warm, lighter for larger values."""
-UNCERTAINTY = LinearSegmentedColormap.from_list("uncertainty", ["#2a5fd0", "#56b4e9", "#e2f6ff"])
-"""Colour map of the standard deviation: cold, lighter for larger values, distinct from `EVIDENCE` for the
-colour-blind."""
+FAINT, FULL = 0.1, 0.4
+"""Evidence, as a fraction of the largest of a scan, up to which it is transparent, and from which it has its
+full opacity. On real heads most values are below 0.3: with an opacity in proportion they are a faint veil."""
+
+
+@dataclass(frozen=True)
+class Shades:
+    """Colours and opacities of a heatmap by value, as a fraction of the largest value.
+
+    Attributes:
+        colours: colour map, lighter for larger values.
+        clear: largest value that is transparent.
+        full: smallest value of full opacity.
+    """
+
+    colours: LinearSegmentedColormap
+    clear: float = 0.0
+    full: float = 1.0
+
+    def opacity(self, values: np.ndarray) -> np.ndarray:
+        """Opacity in [0, 1] of each value."""
+        return ((values - self.clear) / (self.full - self.clear)).clip(0, 1)
+
+
+EVIDENCE = Shades(
+    LinearSegmentedColormap.from_list("evidence", ["#e8341c", "#ff9a00", "#ffe65c"]), FAINT, FULL
+)
+"""Warm colours for the evidence for blood."""
+UNCERTAINTY = Shades(LinearSegmentedColormap.from_list("uncertainty", ["#2a5fd0", "#56b4e9", "#e2f6ff"]))
+"""Cold colours for its standard deviation, distinct from `EVIDENCE` for the colour-blind."""
 
 
 @dataclass(frozen=True)
@@ -77,20 +102,20 @@ def slice_pictures(hu: np.ndarray) -> dict[str, list[str]]:
 def overlay(maps: ScanMaps, of: str, shape: tuple[int, int]) -> Overlay:
     """Encode the maps `of` (`mean` or `std`) for slices of `shape` (H, W).
 
-    Opacity grows with the value; zero, negative values and NaN are transparent.
+    Negative values and NaN are transparent.
     """
     scale = min(1.0, OVERLAY_SIDE / max(shape))
     rows, columns = (max(1, round(scale * size)) for size in shape)
     fine = getattr(maps.scaled(scale).on_grid(rows, columns), of)  # (k, rows, columns)
     clean = np.nan_to_num(fine, nan=0.0, posinf=0.0, neginf=0.0).clip(0)
     top = float(clean.max(initial=0.0))
-    colours = EVIDENCE if of == "mean" else UNCERTAINTY
+    shades = EVIDENCE if of == "mean" else UNCERTAINTY
     pictures = {
-        int(place): data_uri(_coloured(values / top if top > 0 else values, colours), "png")
+        int(place): data_uri(_coloured(values / top if top > 0 else values, shades), "png")
         for place, values in zip(maps.slices, clean, strict=True)
     }
     ramp = np.repeat(np.linspace(0, 1, LEVELS)[None], 12, axis=0)
-    return Overlay(pictures, top, data_uri(_coloured(ramp, colours), "png"))
+    return Overlay(pictures, top, data_uri(_coloured(ramp, shades), "png"))
 
 
 def overview(hu: np.ndarray, box: HeadBox, spacing_mm: tuple[float, float, float]) -> dict[str, str]:
@@ -146,12 +171,18 @@ def _shrunk(picture: np.ndarray, side: int) -> Image.Image:
     return image.resize((width, height), Image.Resampling.LANCZOS)
 
 
-def _coloured(strength: np.ndarray, colours: LinearSegmentedColormap) -> bytes:
+def _coloured(strength: np.ndarray, shades: Shades) -> bytes:
     """Encode (rows, columns) in [0, 1] as a palette PNG: level i has the colour and opacity of i / 255."""
     image = Image.fromarray(np.rint(strength * (LEVELS - 1)).astype(np.uint8)).convert("L")
     image = Image.frombytes("P", image.size, image.tobytes())
-    palette = colours(np.linspace(0, 1, LEVELS), bytes=True)[:, :3]
+    levels = np.linspace(0, 1, LEVELS)
+    palette = shades.colours(levels, bytes=True)[:, :3]
     image.putpalette(palette.tobytes())
     buffer = io.BytesIO()
-    image.save(buffer, "PNG", transparency=bytes(range(LEVELS)), optimize=True)
+    image.save(
+        buffer,
+        "PNG",
+        transparency=bytes(np.rint(255 * shades.opacity(levels)).astype(np.uint8)),
+        optimize=True,
+    )
     return buffer.getvalue()

@@ -1,6 +1,6 @@
 """Layout of the strip chart: probability and 95 % interval of each slice along the scan, with runs and gaps.
 
-Coordinates are in the units of an SVG of `WIDTH` x 206, drawn by the template `strip.svg.j2`, the lowest
+Coordinates are in the units of an SVG of `WIDTH` x 152, drawn by the template `strip.svg.j2`, the lowest
 slice at the left. An inline SVG is clickable, accessible to screen readers, and sharp in print.
 """
 
@@ -16,7 +16,7 @@ from ich_mil.runs.predictions import ScanResult
 
 WIDTH = 1000.0
 LEFT, RIGHT = 58.0, 992.0
-TOP, BOTTOM = 34.0, 160.0
+TOP, BOTTOM = 34.0, 108.0
 """y of 100 % and of 0 %."""
 TICKS = 12
 """Largest number of slice numbers under the strip besides slice 1."""

@@ -17,7 +17,7 @@ from ich_mil.dicom.head_box import HeadBox, head_box
 from ich_mil.gp.counterfactual import slice_runs
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import embedded, percent, render
-from ich_mil.report.pictures import WINDOWS, Overlay, overlay, overview, slice_pictures
+from ich_mil.report.pictures import FAINT, WINDOWS, Overlay, overlay, overview, slice_pictures
 from ich_mil.report.strip import make_strip
 from ich_mil.report.words import (
     CODES,
@@ -117,6 +117,7 @@ def render_study(
         strip=make_strip(scan, mapped),
         windows=WINDOWS,
         overlays={OVERLAYS[of]: one for of, one in overlays.items()},
+        faint=FAINT,
         mapped=_ranges(mapped, len(scan.slices)),
         sides=_sides(edges),
         top=[

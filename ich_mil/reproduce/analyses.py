@@ -17,9 +17,8 @@ from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment.recalibration import fit_intercept
 from ich_mil.evaluate.event_rates import calibration_table
 from ich_mil.evaluate.metrics import THRESHOLD
-from ich_mil.report.figures import reliability
 from ich_mil.reproduce.deployment import drift, recalibration, triage
-from ich_mil.reproduce.figures import bars, curves
+from ich_mil.reproduce.figures import bars, curves, reliability
 from ich_mil.reproduce.page import Chapter, Section
 from ich_mil.reproduce.scored_set import ScoredSet, known
 from ich_mil.reproduce.statistics.compare import compare, compare_slices

@@ -1,15 +1,17 @@
 """Figures of a benchmark protocol as PNG bytes, drawn from the tables of the report."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 
 import numpy as np
 import pandas as pd
 
+from ich_mil.evaluate.metrics import CALIBRATION_BINS
 from ich_mil.report.canvas import (
     BLUE,
     GREEN,
     GREY,
+    ROW,
     STYLES,
     VERMILION,
     add_legend,
@@ -125,4 +127,25 @@ def thresholds(labels: np.ndarray, probability: np.ndarray, *, low: float, high:
     ax.set_xlabel("probability of a hemorrhage")
     ax.set_ylabel("scans")
     add_legend(ax, [negative[0], positive[0]], ["negative", "positive"], loc="upper center")  # type: ignore[index]
+    return to_png(figure)
+
+
+@own_style
+def reliability(tables: Mapping[str, pd.DataFrame]) -> bytes:
+    """Reliability diagram: fraction of positives against mean probability, with an interval for each bin.
+
+    Args:
+        tables: data frame of `ich_mil.evaluate.event_rates.calibration_table` by model name.
+    """
+    figure, (ax,) = new_figure(4.2, 4.2 + ROW * len(tables))
+    ax.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
+    handles = []
+    for table, (colour, style) in zip(tables.values(), cycle(STYLES), strict=False):
+        x, y = table.probability, table.share
+        ax.vlines(x, table.low, table.high, color=colour, linewidth=1, alpha=0.5)
+        handles += ax.plot(x, y, "o", color=colour, linestyle=style, linewidth=1.6, markersize=4.5)
+    ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), ylabel="fraction positive")
+    ax.set_xlabel(f"probability given (mean of up to {CALIBRATION_BINS} bins)")
+    ax.set_aspect("equal")
+    add_legend(ax, handles, list(tables), loc="above")
     return to_png(figure)

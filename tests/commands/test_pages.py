@@ -61,9 +61,11 @@ def test_pages_worklist_and_dicom_without_a_model(folder):
     assert {"capture-1.dcm", "map-1.dcm", "report-1.dcm", "key-1.dcm"} <= names
 
     (out / "dicom" / pages[0].stem / "ours.txt").touch()
+    (out / "studies").mkdir()
+    (out / "studies" / "scan-a.html").touch()  # of a validation
     remove_shown(out)
     left = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
-    shown = {one for one in left if one.startswith(("scan-", "index", "maps", "dicom"))}
+    shown = {one for one in left if one.startswith(("scan-", "studies", "index", "maps", "dicom"))}
     assert shown == {f"dicom/{pages[0].stem}/ours.txt"}
     assert {"predictions.json", "predictions.csv", "prepared/prepared.json"} <= left
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from ich_mil.dicom.geometry.planes import Edges
@@ -15,7 +16,7 @@ from ich_mil.report.run_page import RunPage, SplitCount, render_run
 from ich_mil.report.study_page import render_study
 from ich_mil.runs.predictions import BY_INTERVAL, Provenance, Run
 from tests.chromium import LONG, PHONE
-from tests.results import MODEL, cohort, maps_of, scan_of
+from tests.results import MODEL, cohort, evaluated_set, maps_of, scan_of
 
 CHROMIUM, DRIVER = Path("/usr/bin/chromium"), Path("/usr/bin/chromedriver")
 N, MAPPED = 20, 5
@@ -73,12 +74,14 @@ def pages(tmp_path_factory):
         )
         (folder / links[one.scan]).write_text(study)
     run = RunPage(
-        "run",
+        "Run",
         MODEL,
         "seed: 0",
         {"torch": "2.15.0"},
         splits=[SplitCount("train", 1, 1, 1, 1)],
-        scans=results.scans[:1],
+        sets=[evaluated_set(np.array([0, 1] * 15))],
+        links={"missed": links[results.scans[0].scan]},
+        curves=pd.DataFrame({"train_loss": [0.9, 0.5]}),
         ledger={"localizer": 1},
     )
     (folder / "run.html").write_text(render_run(run))

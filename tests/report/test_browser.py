@@ -49,6 +49,25 @@ def test_no_page_is_wider_than_a_phone(phone, pages, name):
     assert phone.execute_script("return document.documentElement.scrollWidth") <= PHONE["width"]
 
 
+def test_the_words_of_tables_are_not_broken(phone, pages):
+    """A word on two lines has two rectangles."""
+    script = """
+    const range = document.createRange(), broken = [];
+    for (const cell of document.querySelectorAll(arguments[0])) {
+      const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+      while (walker.nextNode()) for (const word of walker.currentNode.data.matchAll(/\\p{L}+/gu)) {
+        range.setStart(walker.currentNode, word.index);
+        range.setEnd(walker.currentNode, word.index + word[0].length);
+        if (new Set([...range.getClientRects()].map((box) => box.top)).size > 1) broken.push(word[0]);
+      }
+    }
+    return broken;"""
+    for name in ("index.html", "run.html", "study.html"):
+        phone.get((pages / name).as_uri())
+        phone.execute_script("for (const one of document.querySelectorAll('details')) one.open = true;")
+        assert phone.execute_script(script, "td:not(:has(bdi)), th") == []
+
+
 def test_a_phone_shows_the_worklist_row_by_row(phone, pages):
     phone.get((pages / "index.html").as_uri())
     rows = phone.find_elements("css selector", "#rows tr")

@@ -111,13 +111,14 @@ def maps(mean, std=None):
 
 def test_overlays_are_clear_where_nothing_speaks_for_blood_and_strongest_at_the_top():
     flat = np.ones((4, 4))
-    shown = pictures.overlay(maps([2 * flat, flat, 0 * flat, -3 * flat, np.nan * flat]), "mean", (64, 64))
-    assert shown.top == 2
-    assert list(shown.pictures) == [4, 5, 6, 7, 8]
+    evidence = [100 * flat, 50 * flat, 25 * flat, 9 * flat, 0 * flat, -3 * flat, np.nan * flat]
+    shown = pictures.overlay(maps(evidence), "mean", (64, 64))
+    assert shown.top == 100
+    assert list(shown.pictures) == list(range(4, 11))
     pixels = [np.asarray(opened(one).convert("RGBA"))[5, 5] for one in shown.pictures.values()]
-    assert [int(one[3]) for one in pixels] == [255, 128, 0, 0, 0]
-    np.testing.assert_array_equal(pixels[0][:3], pictures.EVIDENCE(1.0, bytes=True)[:3])
-    np.testing.assert_array_equal(pixels[1][:3], pictures.EVIDENCE(128 / 255, bytes=True)[:3])
+    assert [int(one[3]) for one in pixels] == pytest.approx([255, 255, 255 / 2, 0, 0, 0, 0], abs=2)
+    np.testing.assert_array_equal(pixels[0][:3], pictures.EVIDENCE.colours(1.0, bytes=True)[:3])
+    np.testing.assert_array_equal(pixels[1][:3], pictures.EVIDENCE.colours(128 / 255, bytes=True)[:3])
 
 
 def test_maps_without_a_value_above_zero_show_nothing():
@@ -151,21 +152,21 @@ def test_overlays_of_a_part_of_the_slices_lie_in_it():
     assert alpha.astype(int).sum() == 64 * 64 * 255
 
 
-@pytest.mark.parametrize("colours", [pictures.EVIDENCE, pictures.UNCERTAINTY])
+@pytest.mark.parametrize("shades", [pictures.EVIDENCE, pictures.UNCERTAINTY])
 @pytest.mark.parametrize("eye", SEEN_BY)
-def test_colours_grow_lighter_for_every_eye(colours, eye):
-    luminance = _linear(colours) @ SEEN_BY[eye].T @ [0.2126, 0.7152, 0.0722]
+def test_colours_grow_lighter_for_every_eye(shades, eye):
+    luminance = _linear(shades) @ SEEN_BY[eye].T @ [0.2126, 0.7152, 0.0722]
     assert (np.diff(luminance) > 0).all()
 
 
 @pytest.mark.parametrize("eye", SEEN_BY)
 def test_no_eye_takes_evidence_for_uncertainty(eye):
-    warm, cold = (_linear(colours) @ SEEN_BY[eye].T for colours in (pictures.EVIDENCE, pictures.UNCERTAINTY))
+    warm, cold = (_linear(shades) @ SEEN_BY[eye].T for shades in (pictures.EVIDENCE, pictures.UNCERTAINTY))
     strong = slice(0, 192)  # both end near white
     assert (warm[strong, 2] < warm[strong, 0]).all()  # yellow side
     assert (cold[strong, 2] > cold[strong, 0]).all()  # blue side
 
 
-def _linear(colours):
-    rgb = colours(np.linspace(0, 1, 256))[:, :3]
+def _linear(shades):
+    rgb = shades.colours(np.linspace(0, 1, 256))[:, :3]
     return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)

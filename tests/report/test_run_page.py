@@ -4,47 +4,27 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ich_mil.evaluate.event_rates import calibration_table
-from ich_mil.evaluate.result_table import evaluate, table_blocks
-from ich_mil.evaluate.scores import Scores
+from ich_mil.evaluate.result_table import table_blocks
 from ich_mil.report.page import study_file_name
-from ich_mil.report.run_page import MAX_SCANS, EvaluatedSet, RunPage, SplitCount, render_run
+from ich_mil.report.run_page import MOST_ERRORS, RunPage, SplitCount, render_run, worst_errors
 from ich_mil.runs.predictions import Provenance
 from tests.html_page import HOSTILE, Page, check_offline
-from tests.results import MODEL, cohort
+from tests.results import MODEL, cohort, evaluated_set
 
 (SCAN,) = cohort(1).scans
 
 
 @pytest.fixture
 def run():
-    labels, patients = np.array([0, 1] * 15), [str(i) for i in range(30)]
-    rng = np.random.default_rng(0)
-    scores = [
-        Scores(name, np.clip(labels * 0.3 + rng.random(30) * 0.7, 0, 1), None) for name in ("GP", "CNN")
-    ]
-    frame = evaluate(
-        scores,
-        labels=labels,
-        patients=patients,
-        offsets=np.arange(31),
-        seed=0,
-        resamples=50,
-    )
-    calibration = {one.name: calibration_table(labels, one.scan, patients, seed=0) for one in scores}
     return RunPage(
-        "rsna_d8",
+        "Run rsna_d8",
         MODEL,
         "seed: 0\nmodel: papers",
         {"ich_mil": "4.5", "torch": "9.8+cpu"},
         splits=[SplitCount("train", 1234, 1200, 43210, 555, 7)],
-        sets=[EvaluatedSet("CQ500", frame, labels, scores, calibration)],
-        scans=[
-            replace(SCAN, scan="low", probability=0.1234, std=0.0567, interval_95=(0.02, 0.3), label=0),
-            replace(SCAN, scan="high", probability=0.9876, label=1),
-        ],
-        links={"high": "studies/scan-high.html"},
-        curves=pd.DataFrame({"train_loss": [0.9, 0.5], "val_loss": [0.8, 0.7]}),
+        sets=[evaluated_set(np.array([0, 1] * 15))],
+        links={"missed": "studies/scan-missed.html"},
+        curves=pd.DataFrame({"train_loss": [0.9, 0.5], "val_loss": [0.8, np.nan], "val_auc": [np.nan, 0.7]}),
         ledger={"localizer": 33},
         limits=["Adult scans without contrast only."],
     )
@@ -52,21 +32,32 @@ def run():
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_texts_are_only_text(run, text):
-    unknown = np.full(30, -1)  # names in figures: test_figures
-    run = replace(run, curves=None, sets=[replace(run.sets[0], labels=unknown, calibration={})])
-    link = f"studies/{study_file_name(text)}"
+    (one,) = run.sets
     hostile = replace(
         run,
-        name=text,
+        title=text,
         model=Provenance(text, text, text, text, text, text),
         config=text,
         splits=[SplitCount(text, 1, 1, 1, 1)],
-        scans=[replace(SCAN, scan=text), replace(SCAN, scan=f"{text} again")],
-        links={text: link},
+        links={text: f"studies/{study_file_name(text)}"},
         ledger={text: 3},
         limits=[text],
         versions={text: text, "torch": text},
-        sets=[replace(run.sets[0], name=text, table=run.sets[0].table.replace({"model": {"CNN": text}}))],
+        curves=run.curves.rename(columns={"train_loss": f"loss {text}"}),
+        sets=[
+            replace(
+                one,
+                name=text,
+                table=one.table.replace({"model": {"CNN": text}}),
+                curves={
+                    name: {text if model == "CNN" else model: frame for model, frame in frames.items()}
+                    for name, frames in one.curves.items()
+                },
+                scans=[
+                    replace(scan, scan=text if scan.scan == "missed" else scan.scan) for scan in one.scans
+                ],
+            )
+        ],
     )
     html = render_run(hostile)
     page = check_offline(html)
@@ -82,25 +73,53 @@ def test_run_shows_the_numbers_it_was_given(run):
     page = check_offline(render_run(run))
     row = run.sets[0].table.iloc[0]
     assert f"{row.value:.3f} [{row.low:.3f}, {row.high:.3f}]" in page.text
+    assert f"{row.low:.3f} to {row.high:.3f}" in page.text
     for block in table_blocks(run.sets[0].table):
         for name, cells in block.rows:
             assert name in page.text
             assert all(cell in page.text for cell in cells)
-    for expected in ("1,234", "43,210", "555", "0.123", "0.057", "0.988", "0.020 – 0.300", "localizer", "33"):
+    for expected in (
+        "1,234",
+        "43,210",
+        "555",
+        "12\N{NO-BREAK SPACE}%",
+        "localizer",
+        "33",
+        "30 scans (15 positive)",
+    ):
         assert expected in page.text, expected
     assert "no slice labels" in page.text
     assert "model: papers" in page.text
     assert "Adult scans without contrast only." in page.text
     assert "Begun with ich_mil 4.5, torch 9.8+cpu." in page.text
-    assert page.text.index("0.988") < page.text.index("0.123")
-    assert "studies/scan-high.html" in page.addresses
-    assert page.tags.count("img") == 3
+    assert "studies/scan-missed.html" in page.addresses
 
 
-def test_checks_and_scans_name_their_set(run):
-    text = Page(render_run(replace(run, sets=[*run.sets, replace(run.sets[0], name="held-out folds")]))).text
-    assert "Input checks: CQ500" in text
-    assert "Scans, most probable first: CQ500" in text
+def test_all_but_the_first_screen_is_folded(run):
+    html = render_run(run)
+    first = Page(html[: html.index("<details>")])
+    assert first.tags.count("polygon") == 1  # the band of the ROC curve
+    assert "Worst errors" in first.text
+    for part in ("Precision and recall", "Decision curve", "Calibration", "Risk and coverage", "Loss"):
+        assert part in Page(html).text
+        assert part not in first.text
+    assert "open" not in Page(html).attributes
+
+
+def test_the_worst_errors_come_first_and_only_of_labelled_scans(run):
+    scans = run.sets[0].scans
+    assert [scan.scan for scan in worst_errors(scans)] == ["missed", "low", "high"]
+    many = [replace(SCAN, scan=f"{i:02}", probability=i / 100, label=0) for i in range(30)]
+    assert [scan.scan for scan in worst_errors(many)] == [f"{29 - i}" for i in range(MOST_ERRORS)]
+    html = render_run(run)
+    assert html.index(">missed<") < html.index(">low<")
+
+
+def test_other_sets_are_named_with_their_auc(run):
+    other = replace(run.sets[0], name="held-out folds")
+    page = Page(render_run(replace(run, sets=[*run.sets, other])))
+    assert "AUC of held-out folds (30): " in page.text
+    assert page.text.count("ROC curve") == 2
 
 
 def test_features_are_not_said_to_have_been_checked(run):
@@ -110,21 +129,20 @@ def test_features_are_not_said_to_have_been_checked(run):
         assert ("no image of theirs was read" in text) != checked
 
 
-def test_a_run_with_nothing_but_a_name():
-    page = check_offline(render_run(RunPage("empty", MODEL, "", {})))
-    assert "img" not in page.tags
+def test_a_page_with_nothing_but_a_title():
+    page = check_offline(render_run(RunPage("empty", MODEL)))
+    assert "figure" not in page.tags
 
 
 def test_one_class_draws_no_roc(run):
-    one = replace(run.sets[0], labels=np.ones(30, int))
-    assert Page(render_run(replace(run, sets=[one]))).tags.count("img") == 2
-    none = replace(run.sets[0], labels=np.full(30, -1), calibration={})
-    assert Page(render_run(replace(run, sets=[none]))).tags.count("img") == 1
+    page = Page(render_run(replace(run, sets=[evaluated_set(np.ones(30, int))])))
+    assert "ROC curve" not in page.text
+    assert "Risk and coverage" in page.text
+    page = Page(render_run(replace(run, sets=[evaluated_set(np.full(30, -1))], curves=None)))
+    assert "figure" not in page.tags
 
 
-def test_a_long_list_is_cut_and_says_so(run):
-    rows = [replace(SCAN, scan=f"scan {i}", probability=i / 3000) for i in range(3000)]
-    text = check_offline(render_run(replace(run, scans=rows))).text
-    assert f"The first {MAX_SCANS:,} of 3,000 scans" in text
-    assert "scan 2999" in text
-    assert "scan 999\n" not in text
+def test_a_single_epoch_is_drawn(run):
+    page = Page(render_run(replace(run, sets=[], curves=run.curves[:1])))
+    assert page.tags.count("figure") == 1
+    assert "train_loss" in page.text

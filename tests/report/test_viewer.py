@@ -34,12 +34,13 @@ def mouse(browser, kind, at, **options):
     browser.execute_cdp_cmd("Input.dispatchMouseEvent", {"type": kind, "x": x, "y": y, **options})
 
 
-def drag(browser, across, down, *, shift=False):
-    """Drag from the middle of the first pane by fractions of it."""
+def drag(browser, across, down, *, shift=False, late_shift=False):
+    """Drag from the middle of the first pane by fractions of it; `late_shift` presses Shift halfway."""
     held = {"button": "left", "buttons": 1, "modifiers": 8 * shift}
     mouse(browser, "mousePressed", (0.5, 0.5), clickCount=1, **held)
     for part in (0.5, 1):
         mouse(browser, "mouseMoved", (0.5 + part * across, 0.5 + part * down), **held)
+        held["modifiers"] = 8 * (shift or late_shift)
     mouse(browser, "mouseReleased", (0.5 + across, 0.5 + down), clickCount=1, **held)
 
 
@@ -237,6 +238,28 @@ def test_a_drag_sets_level_and_width_and_the_grey_values_follow(browser):
     element(browser, "[data-window=brain]").click()
     assert level_width(browser) == (40, 80)
     assert element(browser, SLICE).value_of_css_property("filter") == "none"
+
+
+def test_a_shift_in_the_middle_of_a_drag_changes_nothing(browser):
+    drag(browser, 0.2, -0.25)
+    wanted = level_width(browser), placed(browser)
+    element(browser, "[data-window=brain]").click()
+    drag(browser, 0.2, -0.25, late_shift=True)
+    assert (level_width(browser), placed(browser)) == wanted
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (1920, 1080)])
+def test_strip_slice_and_slider_are_on_one_screen(browser, size):
+    metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        for selector in (".strip", PANE, "#slider"):
+            box = browser.execute_script(
+                "return arguments[0].getBoundingClientRect().toJSON()", element(browser, selector)
+            )
+            assert 0 <= box["top"] < box["bottom"] <= size[1]
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 @pytest.mark.parametrize("way", [(0, 0.45), (0, -0.45), (0.45, 0.45), (-0.45, -0.45)])

@@ -1,8 +1,8 @@
 """Secondary Capture images of a result, which every DICOM viewer can display.
 
-A series of RGB images: the summary, then one image for each slice with maps, which shows the slice, its
-evidence and its uncertainty. The images are uncompressed and refer to the source images; their pixels contain
-no name of the patient.
+A series of RGB images: the summary, then one image for each slice with maps, the most probable first, which
+shows the slice, its evidence and its uncertainty. The images are uncompressed and refer to the source images;
+their pixels contain no name of the patient.
 
 Source: DICOM PS3.3 A.8.1 (Secondary Capture Image).
 """
@@ -43,7 +43,9 @@ def secondary_captures(
     if maps is not None:
         pictures += [
             (slice_picture(scan, place, hu, maps, edges[place]), [place], f"slice {place + 1} from below")
-            for place in maps.slices.tolist()
+            for place in sorted(
+                maps.slices.tolist(), key=lambda place: (-scan.slices[place].probability, place)
+            )
         ]
     made = []
     for number, (pixels, places, what) in enumerate(pictures, start=1):

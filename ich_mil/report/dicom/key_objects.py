@@ -22,7 +22,7 @@ KEY_SLICES = 8
 
 
 def key_slices(scan: ScanResult) -> list[int]:
-    """Indices of at most `KEY_SLICES` key slices, in increasing order.
+    """Indices of at most `KEY_SLICES` key slices, the most probable first.
 
     The most probable slice of each run comes first in the selection, then the most probable slices of the
     scan; ties go to the lowest slice.
@@ -31,7 +31,8 @@ def key_slices(scan: ScanResult) -> list[int]:
     best = [run.first + int(np.argmax(probability[run.first : run.last + 1])) for run in scan.runs]
     best.sort(key=lambda place: -probability[place])
     rest = np.argsort(-probability, kind="stable").tolist()
-    return sorted(list(dict.fromkeys([*best, *rest]))[:KEY_SLICES])
+    chosen = list(dict.fromkeys([*best, *rest]))[:KEY_SLICES]
+    return sorted(chosen, key=lambda place: (-probability[place], place))
 
 
 def key_objects(scan: ScanResult, context: StudyContext, identity: Identity) -> KeyObjectSelectionDocument:

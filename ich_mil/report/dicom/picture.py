@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
@@ -24,7 +23,7 @@ from ich_mil.evaluate.threshold import THRESHOLD
 from ich_mil.report.canvas import GREY, ORANGE, SKY, VERMILION, own_style
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import percent
-from ich_mil.report.pictures import EVIDENCE, UNCERTAINTY, WINDOWS
+from ich_mil.report.pictures import EVIDENCE, UNCERTAINTY, WINDOWS, Shades
 from ich_mil.report.text import printable
 from ich_mil.report.words import problems, results_in_words, unlike
 from ich_mil.runs.predictions import NOTICE, Provenance, ScanResult
@@ -34,7 +33,7 @@ _WHITE, _GREY, _BLACK = "#f2f2f2", "#b4bac4", "#101418"
 _DPI = 100
 _COLOURS = {POSITIVE: VERMILION, NEGATIVE: SKY, LOOK: ORANGE}
 _OPACITY = 0.6
-"""Opacity of an overlay at the maximum of its map."""
+"""Largest opacity of an overlay."""
 _MARK_INSET = 12
 """Distance from the edge of a picture to the centre of its letter, pixels."""
 
@@ -145,14 +144,19 @@ def _lines(figure: Figure, text: str, size: float, *, most: int) -> list[str]:
 
 
 def _strip(ax: Axes, scan: ScanResult, shown: Sequence[int]) -> None:
-    """Bar chart of slice probabilities with intervals; triangles mark the shown slices."""
+    """Bar chart of slice probabilities with intervals; triangles mark the shown slices.
+
+    Only the triangles of slices that reach the threshold have the colour of an alarm.
+    """
     place = np.arange(1, len(scan.slices) + 1)
     low, high = np.array([one.interval_95 for one in scan.slices]).T
     ax.set_facecolor(_BLACK)
     ax.bar(place, [one.probability for one in scan.slices], width=0.86, color=SKY, alpha=0.75, linewidth=0)
     ax.vlines(place, low, high, color=_WHITE, linewidth=min(3.0, 150 / len(place)))
     ax.axhline(THRESHOLD, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
-    ax.plot(np.array(shown) + 1, np.full(len(shown), 1.08), "v", color=VERMILION, markersize=6, clip_on=False)
+    for i in shown:
+        colour = VERMILION if scan.slices[i].probability >= THRESHOLD else _GREY
+        ax.plot(i + 1, 1.08, "v", color=colour, markersize=6, clip_on=False)
     ax.set(xlim=(0.3, len(place) + 0.7), ylim=(0, 1.12))
     ax.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -168,7 +172,7 @@ def _grey(hu: np.ndarray, places: Sequence[int]) -> np.ndarray:
 
 
 def _top(values: np.ndarray) -> float:
-    """Maximum over all slices of the scan, drawn at full opacity."""
+    """Maximum over all slices of the scan."""
     return float(np.nan_to_num(values).max())
 
 
@@ -179,16 +183,14 @@ def _map_of(maps: ScanMaps | None, place: int) -> np.ndarray | None:
     return maps.mean[int(np.searchsorted(maps.slices, place))]
 
 
-def _coloured(
-    grey: np.ndarray, values: np.ndarray | None, top: float, colours: LinearSegmentedColormap
-) -> np.ndarray:
+def _coloured(grey: np.ndarray, values: np.ndarray | None, top: float, shades: Shades) -> np.ndarray:
     """Blend a map over a grey slice (H, W); values not above 0 are transparent. Returns (H, W, 3)."""
     picture = np.repeat(grey[..., None], 3, axis=2)
     if values is None or top <= 0:
         return picture
     strength = np.clip(np.nan_to_num(values) / top, 0, 1)
-    opacity = _OPACITY * strength[..., None]
-    return (1 - opacity) * picture + opacity * colours(strength)[..., :3]
+    share = _OPACITY * shades.opacity(strength)[..., None]
+    return (1 - share) * picture + share * shades.colours(strength)[..., :3]
 
 
 def _show(

@@ -181,14 +181,14 @@ for (const pane of all(".view")) {
   }, { passive: false });
   pane.addEventListener("pointerdown", (event) => {
     if (event.button !== 0) return;
-    from = { x: event.clientX, y: event.clientY, ...shown, centre: { ...view } };
+    from = { x: event.clientX, y: event.clientY, ...shown, centre: { ...view }, moves: event.shiftKey };
     pane.setPointerCapture(event.pointerId);
   });
   pane.addEventListener("pointermove", (event) => {
     if (!from) return;
     const size = pane.getBoundingClientRect();
     const [x, y] = [(event.clientX - from.x) / size.width, (event.clientY - from.y) / size.height];
-    if (event.shiftKey) {
+    if (from.moves) {
       view.x = from.centre.x - x / view.zoom;
       view.y = from.centre.y - y / view.zoom;
       place();

@@ -17,6 +17,7 @@ from scipy.stats import spearmanr
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import RESAMPLES, patient_bootstrap, proportion_interval
+from ich_mil.evaluate.curves import group_sums
 from ich_mil.evaluate.event_rates import event_rates
 from ich_mil.evaluate.metrics import equal_mass, patient_keys
 
@@ -54,10 +55,7 @@ def _kept(
     loss: np.ndarray, uncertainty: np.ndarray, counts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Scans drawn and their loss in each tie group, most certain first, and both cumulated; (G, R) each."""
-    order = np.argsort(uncertainty, kind="stable")
-    starts = np.flatnonzero(np.diff(uncertainty[order], prepend=-np.inf))  # (G,)
-    drawn = np.add.reduceat(counts[order], starts)
-    lost = np.add.reduceat(loss[order, None] * counts[order], starts)
+    drawn, lost = group_sums(loss, uncertainty, counts)
     return drawn, lost, drawn.cumsum(axis=0), lost.cumsum(axis=0)
 
 

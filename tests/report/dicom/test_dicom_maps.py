@@ -10,6 +10,7 @@ from pydicom import dcmread
 from pydicom.uid import EnhancedCTImageStorage
 
 from ich_mil.report.dicom.context import read_context
+from ich_mil.report.dicom.key_objects import key_slices
 from ich_mil.report.dicom.parametric_map import parametric_maps
 from tests.report.dicom.made import identity_of, maps_of, referenced
 
@@ -114,7 +115,8 @@ def test_frames_of_one_file_are_referred_to_by_number(multi_frame):
     (item,) = study.ReferencedSeriesSequence[0].ReferencedSOPSequence
     assert item.ReferencedSOPClassUID == EnhancedCTImageStorage
     summary = multi_frame.read("capture")[0]
-    assert [referenced(item) for item in summary.SourceImageSequence] == [("1.2.3.1", [6, 5, 4, 3, 2, 1])]
+    frames = [6 - place for place in key_slices(multi_frame.scan)]
+    assert [referenced(item) for item in summary.SourceImageSequence] == [("1.2.3.1", frames)]
 
 
 def test_what_differs_between_slices_is_said_of_each_frame(rsna):

@@ -10,6 +10,7 @@ from pydicom import dcmread
 
 from ich_mil.dicom.geometry.planes import Edges
 from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.report.canvas import VERMILION
 from ich_mil.report.dicom import picture
 from ich_mil.report.dicom.capture import secondary_captures
 from ich_mil.report.dicom.context import read_context
@@ -35,7 +36,8 @@ def test_pictures_are_a_summary_and_one_for_each_slice_with_maps(made):
             expected_sources.setdefault(uid, []).extend(frames)
     assert [referenced(item) for item in summary.SourceImageSequence] == list(expected_sources.items())
     assert len(slices) == 2
-    for place, ds in zip(made.maps.slices, slices, strict=True):
+    probable = sorted(made.maps.slices, key=lambda place: -made.scan.slices[place].probability)
+    for place, ds in zip(probable, slices, strict=True):
         assert ds.pixel_array.shape == (480, 1200, 3)
         assert [referenced(item) for item in ds.SourceImageSequence] == sources(context, int(place))
         assert (ds.BurnedInAnnotation, ds.PhotometricInterpretation) == ("NO", "RGB")
@@ -133,8 +135,21 @@ def test_each_square_of_the_summary_is_that_of_its_slice(rsna, monkeypatch):
     assert [text for text in said if text.startswith("slice ")] == titles
     (letter,) = (text for text in figure.texts if text.get_text() == "R")
     assert 32 + 244 * 2 < 1024 * letter.get_position()[0] < 32 + 244 * 2 + 228
-    (marks,) = (line for line in figure.axes[0].lines if line.get_marker() == "v")
-    assert list(marks.get_xdata()) == [2, 4, 5]
+    marks = [line for line in figure.axes[0].lines if line.get_marker() == "v"]
+    assert [float(line.get_xdata()[0]) for line in marks] == [2, 4, 5]
+
+
+def test_only_slices_that_reach_the_threshold_have_the_mark_of_an_alarm(rsna, monkeypatch):
+    monkeypatch.setattr(picture, "_pixels", lambda figure: figure)
+    probabilities = (0.03, 0.49, 0.5)
+    slices = tuple(
+        replace(one, probability=p) for one, p in zip(rsna.scan.slices, probabilities, strict=False)
+    )
+    scan = replace(rsna.scan, slices=slices, runs=())
+    hu, results = rsna.prepared.hu(scan.scan)[:3], rsna.results
+    figure = summary_picture(scan, results.model, results.decided_by, hu, None, [None] * 3, [2, 1, 0])
+    marks = [line for line in figure.axes[0].lines if line.get_marker() == "v"]
+    assert [line.get_color() == VERMILION for line in marks] == [True, False, False]
 
 
 @pytest.mark.parametrize("n", [1, 2, 6])
@@ -216,17 +231,17 @@ def test_key_slices_are_the_best_of_each_run_then_the_most_probable(rsna):
         )
         return replace(rsna.scan, slices=slices, runs=runs)
 
-    assert key_slices(scan([0.1, 0.3, 0.2])) == [0, 1, 2]
+    assert key_slices(scan([0.1, 0.3, 0.2])) == [1, 2, 0]
     high = [0.9, 0.91, 0.92, 0.93, 0.94, 0.95, 0.96, 0.97, 0.98, 0.1, 0.5, 0.6]
     runs = (Run(0, 8, 0.2), Run(10, 11, 0.9))
     # the second run is shown by its best slice, though eight slices of the first are more probable
-    assert key_slices(scan(high, runs)) == [2, 3, 4, 5, 6, 7, 8, 11]
+    assert key_slices(scan(high, runs)) == [8, 7, 6, 5, 4, 3, 2, 11]
     assert len(key_slices(scan(high, runs))) == KEY_SLICES
     assert key_slices(scan([0.5, 0.4] * 20)) == list(range(0, 16, 2))
     # of nine runs of one slice each the least probable, which is the lowest, is left out
     rising = [0.1 if place % 2 else 0.51 + place / 100 for place in range(18)]
     single = tuple(Run(place, place, 0.2) for place in range(0, 18, 2))
-    assert key_slices(scan(rising, single)) == list(range(2, 18, 2))
+    assert key_slices(scan(rising, single)) == list(range(16, 0, -2))
 
 
 def test_the_key_objects_are_the_key_slices_and_say_why(made):

@@ -12,9 +12,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from ich_mil.evaluate.event_rates import calibration_table
-from ich_mil.report import figures
 from ich_mil.report.canvas import GREY
-from ich_mil.reproduce import figures as protocol_figures
+from ich_mil.reproduce import figures
 
 
 def pixels(png):
@@ -37,10 +36,6 @@ def score():
     return np.array([0.1, 0.4, 0.6, 0.8, 0.9, 0.5])
 
 
-def roc(labels, scores):
-    return pixels(figures.roc_curves(labels, scores))
-
-
 def reliability(labels, scores):
     patients = [str(b) for b in range(len(labels))]
     tables = {
@@ -52,8 +47,7 @@ def reliability(labels, scores):
 
 def test_unlabelled_scans_take_no_part(labels, score):
     moved = np.where(labels < 0, 0.01, score)
-    for draw in (roc, reliability):
-        assert same(draw(labels, {"GP": score}), draw(labels, {"GP": moved}))
+    assert same(reliability(labels, {"GP": score}), reliability(labels, {"GP": moved}))
 
 
 def test_intervals_of_the_reliability_are_drawn():
@@ -74,19 +68,13 @@ def test_a_share_without_an_interval_is_drawn_all_the_same(labels, score):
     "name", ["$", r"$\frac{$", "_hidden", "a" * 300, "<script>", "出血", "a\x00\udc80\nb"]
 )
 def test_names_are_drawn_as_they_are(labels, score, name):
-    assert not same(
-        pixels(figures.roc_curves(labels, {name: score})), pixels(figures.roc_curves(labels, {"": score}))
-    )
-    curves = pd.DataFrame({name: [1.0, 2.0, 3.0]})
-    other = pd.DataFrame({name: [1.0, 5.0, 3.0]})
-    assert not same(pixels(figures.training_curves(curves)), pixels(figures.training_curves(other)))
+    assert not same(reliability(labels, {name: score}), reliability(labels, {"": score}))
 
 
 def test_more_models_than_colours(labels, score):
     many = {f"model {i}": score for i in range(8)}
-    for draw in (roc, reliability):
-        assert not same(draw(labels, many), draw(labels, many | {"model 8": score}))
-        assert not same(draw(labels, many), draw(labels, many | {"model 7": score[::-1]}))
+    for changed in ({"model 8": score}, {"model 7": score[::-1]}):
+        assert not same(reliability(labels, many), reliability(labels, many | changed))
 
 
 def test_every_head_of_a_protocol_is_drawn(monkeypatch):
@@ -101,36 +89,14 @@ def test_every_head_of_a_protocol_is_drawn(monkeypatch):
             }
         )
 
-    draw = protocol_figures.auc_and_time
+    draw = figures.auc_and_time
     eight = pixels(draw(heads(8, 0.9)))
     assert not same(eight, pixels(draw(heads(8, 0.8))))
     lines = [(f"line {i}", pd.DataFrame({"x": [0.0, 1.0], "y": [0.0, float(i)]})) for i in range(8)]
-    few, many = (
-        pixels(protocol_figures.curves(part, x="x", y="y", labels=("x", "y"))) for part in (lines[:7], lines)
-    )
+    few, many = (pixels(figures.curves(part, x="x", y="y", labels=("x", "y"))) for part in (lines[:7], lines))
     assert not same(few, many)
-    monkeypatch.setattr(protocol_figures, "MARKS", ("o",))  # two of one colour have other marks
+    monkeypatch.setattr(figures, "MARKS", ("o",))  # two of one colour have other marks
     assert not same(eight, pixels(draw(heads(8, 0.9))))
-
-
-def test_training_curves_bridge_missing_values_and_split_losses():
-    curves = pd.DataFrame({"train_loss": [0.9, np.nan, 0.5], "val_auc": [np.nan, 0.6, np.nan]})
-    both = pixels(figures.training_curves(curves))
-    assert both.shape[1] > pixels(figures.training_curves(curves[["train_loss"]])).shape[1]
-    straight = pd.DataFrame({"train_loss": [0.9, 0.5]}, index=[0, 2])
-    assert same(
-        pixels(figures.training_curves(curves[["train_loss"]])), pixels(figures.training_curves(straight))
-    )
-
-
-@pytest.mark.parametrize("epochs", [1, 2, 9])
-def test_ticks_of_epochs_are_whole(epochs, monkeypatch):
-    monkeypatch.setattr(figures, "to_png", lambda figure: figure)
-    (ax,) = figures.training_curves(pd.DataFrame({"loss": np.linspace(1, 0.5, epochs)})).axes
-    low, high = ax.get_xlim()
-    ticks = [tick for tick in ax.get_xticks() if low <= tick <= high]
-    assert ticks
-    assert all(tick == round(tick) for tick in ticks)
 
 
 def test_grey_text_is_read_on_both_grounds_of_the_page():
@@ -152,10 +118,11 @@ def test_the_settings_of_a_user_have_no_part_in_figures(tmp_path):
     """A backend that is not installed here ends the import of matplotlib; TeX is slow or absent."""
     (tmp_path / "matplotlibrc").write_text("text.usetex: True\nfont.size: 40\nlines.linewidth: 9\n")
     code = (
-        "import numpy as np, sys\nfrom ich_mil.report.figures import roc_curves\n"
+        "import pandas as pd, sys\nfrom ich_mil.reproduce.figures import reliability\n"
         "import os, matplotlib\n"
         "assert matplotlib.rcParams['text.usetex'] == bool(os.environ.get('MPLBACKEND'))\n"
-        "sys.stdout.buffer.write(roc_curves(np.array([0, 1, 0, 1]), {'a_$b': np.array([.1, .9, .4, .3])}))"
+        "one = [.1, .9]\ntable = pd.DataFrame({'probability': one, 'share': one, 'low': one, 'high': one})\n"
+        "sys.stdout.buffer.write(reliability({'a_$b': table}))"
     )
     drawn = []
     for settings in ({}, {"MPLBACKEND": "nonsense", "MATPLOTLIBRC": str(tmp_path)}):

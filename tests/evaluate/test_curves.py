@@ -1,0 +1,90 @@
+"""Curves of scan probabilities: ordinates by scikit-learn and by hand, bands by patient."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import auc, average_precision_score, roc_auc_score
+
+from ich_mil.evaluate.curves import GRID, precision_recall, risk_coverage, roc, scan_curves, with_band
+
+HOW = {"seed": 0, "resamples": 200}
+
+
+@pytest.fixture
+def scans():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 400)
+    score = np.clip(0.3 * labels + 0.7 * rng.random(400), 0, 1).round(2)  # with ties
+    return labels, score, [str(i // 2) for i in range(400)]
+
+
+def at(frame, x):
+    return frame.y[np.abs(frame.x - x).argmin()]
+
+
+def test_areas_under_the_curves_are_those_of_scikit_learn(scans):
+    labels, score, patients = scans
+    found = scan_curves(labels, score, patients, **HOW)
+    assert auc(found["roc"].x, found["roc"].y) == pytest.approx(roc_auc_score(labels, score), abs=0.003)
+    of_steps = found["precision_recall"].y[1:].mean()
+    assert of_steps == pytest.approx(average_precision_score(labels, score), abs=0.01)
+
+
+def test_curves_by_hand():
+    labels, score = np.array([1, 0, 1, 0]), np.array([0.9, 0.7, 0.6, 0.2])
+    found = scan_curves(labels, score, list("abcd"), **HOW)
+    assert [at(found["roc"], x) for x in (0, 0.5, 1)] == [0.5, 1, 1]
+    assert [at(found["precision_recall"], x) for x in (0.5, 0.51, 1)] == pytest.approx([1, 2 / 3, 2 / 3])
+    # the most certain scans: 0.9 (right), 0.2 (right), 0.7 (wrong), 0.6 (right)
+    assert [at(found["risk_coverage"], x) for x in (0.5, 0.75, 1)] == pytest.approx([0, 1 / 3, 1 / 4])
+    # at 0.65: one true and one false positive of four scans
+    assert at(found["net_benefit"], 0.65) == pytest.approx(1 / 4 - 1 / 4 * 0.65 / 0.35)
+    assert np.isnan(at(found["net_benefit"], 1))
+
+
+def test_counts_are_repeated_scans(scans):
+    labels, score, _ = scans
+    counts = np.random.default_rng(1).integers(0, 3, 400)
+    rows = np.repeat(np.arange(400), counts)
+    for curve in (roc, precision_recall, risk_coverage):
+        got = curve(labels, score)(counts[:, None].astype(float))
+        wanted = curve(labels[rows], score[rows])(np.ones((len(rows), 1)))
+        np.testing.assert_allclose(got, wanted, rtol=1e-9)
+
+
+def test_bands_hold_the_curve_and_are_wider_for_fewer_patients(scans):
+    labels, score, patients = scans
+    found = scan_curves(labels, score, patients, **HOW)
+    for name, frame in found.items():
+        known = frame.dropna()
+        assert len(known) >= len(GRID) - 1
+        assert ((known.low <= known.y + 1e-9) & (known.y <= known.high + 1e-9)).all(), name
+    few = scan_curves(labels, score, [str(i // 40) for i in range(400)], **HOW)
+    widths = [(part["roc"].high - part["roc"].low).mean() for part in (found, few)]
+    assert widths[0] < widths[1]
+    assert scan_curves(labels, score, ["one"] * 400, **HOW)["roc"].low.isna().all()
+
+
+def test_unlabelled_scans_take_no_part_and_one_class_has_no_roc(scans):
+    labels, score, patients = scans
+    known = np.arange(400) < 300
+    part = scan_curves(labels[:300], score[:300], patients[:300], **HOW)
+    for name, frame in scan_curves(np.where(known, labels, -1), score, patients, **HOW).items():
+        np.testing.assert_array_equal(frame, part[name])
+    assert set(scan_curves(np.ones(400, int), score, patients, **HOW)) == {"risk_coverage"}
+
+
+def test_a_curve_that_is_no_proportion_has_percentiles(scans):
+    _, _, patients = scans
+    line = with_band(lambda counts: -GRID[:, None] * counts[:1] ** 0, np.array(patients), behind=None, **HOW)
+    np.testing.assert_array_equal(line.low, -GRID)
+    np.testing.assert_array_equal(line.high, -GRID)
+
+
+def test_ordinates_of_zero_and_one_have_the_exact_interval_of_the_patients_behind_them():
+    labels = np.repeat([0, 1], 20)
+    found = scan_curves(labels, labels * 0.8 + 0.1, [str(i) for i in range(40)], **HOW)
+    exact = 0.025 ** (1 / 20)  # 20 of 20 (Clopper-Pearson)
+    assert at(found["roc"].assign(y=found["roc"].low), 0.5) == pytest.approx(exact)
+    risk = found["risk_coverage"].assign(y=found["risk_coverage"].high)
+    assert at(risk, 0.5) == pytest.approx(1 - exact)
+    assert at(risk, 1) == pytest.approx(1 - 0.025 ** (1 / 40))
