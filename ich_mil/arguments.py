@@ -173,9 +173,18 @@ def make_parser() -> argparse.ArgumentParser:
     recalibrate = command("recalibrate", help="recalibrate a model on labelled scans of a site")
     recalibrate.add_argument("--out", type=Path, required=True, help="folder of the new run")
     for labelled in (validate, recalibrate):
-        labelled.add_argument("root", type=Path, help="folder with the DICOM files, or a feature CSV")
+        labelled.add_argument("root", type=Path, help="folder with the DICOM files, or a feature file")
         labelled.add_argument("--layout", choices=(*LABELLED, "features"), required=True)
         labelled.add_argument("--model", type=Path, required=True, help="folder of a run")
+        labelled.add_argument(
+            "--column",
+            dest="columns",
+            type=_column,
+            action="append",
+            default=[],
+            metavar="OURS=THEIRS",
+            help="a column that is called otherwise in a feature file: bag_name=slide_id; may be repeated",
+        )
 
     ensemble = command("ensemble", help="join finished runs to one model with pooled predictions")
     ensemble.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run")
@@ -259,6 +268,13 @@ def _jobs(text: str) -> int:
     from joblib import cpu_count
 
     return int(text) or cpu_count()
+
+
+def _column(text: str) -> tuple[str, str]:
+    ours, equal, theirs = text.partition("=")
+    if not (equal and theirs):
+        raise argparse.ArgumentTypeError(f"must be OURS=THEIRS, got {text!r}")
+    return ours, theirs
 
 
 def _millimetres(text: str) -> float:

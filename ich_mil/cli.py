@@ -84,6 +84,14 @@ def _run(given: dict[str, Any]) -> None:
     command = given.pop("command")
     if command in DEFAULT_OUT and given["out"] is None:
         given["out"] = Path(DEFAULT_OUT[command]) / given["root"].resolve().name
+    if "columns" in given:
+        from ich_mil.training.set_settings import check_columns
+
+        given["columns"] = dict(given["columns"])
+        try:
+            check_columns(given["columns"], given["layout"])
+        except ValueError as error:
+            raise ConfigError(f"--column: {error}") from error
     if "covariates" in given:
         from ich_mil.multimodal.extras import ExtraSources
 

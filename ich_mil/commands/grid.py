@@ -24,6 +24,7 @@ from sklearn.metrics import f1_score
 from torch import Tensor
 
 from ich_mil.config import GridConfig
+from ich_mil.data.feature_files import contents
 from ich_mil.data.features import FeatureSet, read_feature_csv, read_unseen_csv
 from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.data.splits import keys_of
@@ -53,21 +54,23 @@ def grid(config: GridConfig) -> pd.DataFrame:
         DataError: features that cannot be used, smoothed or divided into folds; an external set with patients
             of the training set or another number of features; a folder that another process is writing.
     """
-    features = read_feature_csv(config.train.path)
+    features = read_feature_csv(config.train.path, config.train.columns)
     width = features.x.shape[1]
     tables = [config.train.path]
     external = None
     if config.external is not None:
         tables.append(config.external.path)
         learned = keys_of(features.table)
-        external = read_unseen_csv(config.external.path, width=width, learned=learned)
+        external = read_unseen_csv(
+            config.external.path, config.external.columns, width=width, learned=learned
+        )
     for cell in config.cells():
         head = replace(config.head, **cell)
         check_kernel(make_kernel(head, width), torch.zeros(2, width, dtype=torch.float64))
         make_smoother(head, bags_of(features), str(config.train.path))
     with named(config.train.path):
         keys, jobs = _jobs(config, features)
-    data = digest(*(table.read_bytes() for table in tables))
+    data = digest(*(part for table in tables for part in contents(table)))
     about = {"format": GRID_FORMAT, "config_hash": config.hash, "data": data}
     with alone(config.out, doing="writing"):
         check_about(config.out / "grid.json", about)
