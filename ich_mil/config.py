@@ -121,7 +121,8 @@ class GridConfig:
 
 
 PLACES = ("out", "prepared", "pages", "jobs", "workers")
-"""Fields without effect on results: output folders, pages and worker counts (`training.workers` too)."""
+"""Fields without effect on results: output folders, pages and worker counts. So are `training.workers` and
+`training.logger`."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +244,7 @@ class RunConfig:
     @property
     def hash(self) -> str:
         """Digest of these settings except the fields in `PLACES`, 12 hex digits."""
-        alike = replace(self, training=replace(self.training, workers=0))
+        alike = replace(self, training=replace(self.training, workers=0, logger="none"))
         return settings_digest({k: v for k, v in asdict(alike).items() if k not in PLACES})
 
 

@@ -78,6 +78,7 @@ from ich_mil.runs.training_sets import (
 )
 from ich_mil.training.fit_cnn import fit_cnn
 from ich_mil.training.fit_head import fit_family
+from ich_mil.training.loggers import check_logger
 
 
 def train(config: RunConfig, *, resume: bool, external: PreparedSet | None = None) -> PreparedSet | None:
@@ -130,10 +131,12 @@ def check_config(config: RunConfig) -> None:
     """Check the sets and the network before any work is done.
 
     Raises:
-        ConfigError: features and pictures mixed, `out` within a set, or no validation scans for a CNN.
+        ConfigError: features and pictures mixed, `out` within a set, no validation scans for a CNN, or a
+            logger that is not installed.
         DataError: a set that does not exist.
         ModelError: a CNN that cannot be built.
     """
+    check_logger(config.training.logger)
     if config.split.file is None:
         _check_stopping(config, bool(config.split.validation))
     if config.train.layout != "features" and not (config.out / "cnn.json").is_file():
