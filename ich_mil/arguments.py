@@ -37,6 +37,7 @@ WITH_SETTINGS = {
 EXAMPLES = {
     "": "ich-mil predict /path/to/head_ct\nich-mil COMMAND --help",
     "prepare": "ich-mil prepare /data/rsna --layout rsna --out data/prepared",
+    "labels-template": "ich-mil labels-template /data/site",
     "run": "ich-mil run demo\nich-mil run my.yaml --head.beta 1.5 --out checkpoints/other\n"
     "ich-mil run my.yaml --resume",
     "train": "ich-mil train --config my.yaml --head.beta 1.5 --out checkpoints/other\n"
@@ -154,6 +155,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     prepare.add_argument("--explain", metavar="SCAN", help="explain how SCAN was prepared, then exit")
 
+    template = command("labels-template", help="write the table of labels to fill in")
+    template.add_argument(
+        "root", type=Path, help="folder with the DICOM files; labels.csv is written into it"
+    )
+
     for name, what in WITH_SETTINGS.items():
         command(name, help=what)
 
@@ -193,7 +199,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     triage = command("triage", help="compute or apply thresholds that guarantee a sensitivity")
     triage.add_argument("--apply", type=Path, metavar="TRIAGE", help="apply these thresholds")
-    triage.add_argument("--labels", type=Path, help="CSV scan,label[,patient]; default: stored labels")
+    triage.add_argument("--labels", type=Path, help="table of labels; default: stored labels")
     for name in ("sensitivity", "specificity", "confidence"):
         triage.add_argument(f"--{name}", type=_share, help=f"guaranteed (default {GUARANTEE[name]})")
     triage.add_argument(

@@ -101,6 +101,10 @@ def _run(given: dict[str, Any]) -> None:
     match command:
         case "prepare":
             _prepare(**given)
+        case "labels-template":
+            from ich_mil.commands.labels_template import write_template
+
+            write_template(**given)
         case "predict":
             from ich_mil.commands.predict import predict_folder
 

@@ -50,6 +50,8 @@ class Code(StrEnum):
     OTHER_SHAPE = "other-shape", "refused"
     OTHER_ORIENTATION = "other-orientation", "refused"
     SCAN_EMPTY = "scan-empty", "refused"
+    NO_LABEL = "no-label", "refused"
+    """A scan without a label in a labelled set."""
     NO_HEAD = "no-head", "choice"
     SERIES_NOT_CHOSEN = "series-not-chosen", "choice"
     """Another series was chosen for the scan."""

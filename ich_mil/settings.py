@@ -10,7 +10,6 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import fields
 from difflib import get_close_matches
 from itertools import pairwise
@@ -32,6 +31,10 @@ PROTOCOL = "protocol_"
 """Start of the names of shipped benchmark protocols."""
 SEEDS = 2**32
 """Upper bound of seeds, exclusive: the limit of scikit-learn."""
+YAML_NODES, YAML_DEPTH, YAML_TEXT = 10_000, 20, 4096
+"""Limits of a YAML text: values with aliases written out, levels, characters of a value."""
+NO_CODE = "code to import, which no setting does; write the settings themselves"
+"""Reason for the refusal of classes, which jsonargparse accepts in place of settings, and would import."""
 
 
 def check_seeds(name: str, *seeds: int) -> None:
@@ -123,8 +126,34 @@ def check_about(path: Path, about: Mapping[str, Any]) -> None:
         raise ConfigError(f"{path.parent}: holds results of other settings or data; choose another --out")
 
 
-def _check_duplicates(node: yaml.Node | None) -> None:
-    """Raise `ValueError` if a mapping of a YAML document has a key twice: PyYAML silently keeps the last."""
+def _check_size(text: str) -> None:
+    """Raise `ValueError` for a YAML text beyond the limits; no object is built, an alias counts in full."""
+    sizes: dict[str, int] = {}  # number of nodes of each anchor
+    opened: list[tuple[str, int]] = []  # anchor, and number of nodes before it
+    nodes = 0
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        assert event.start_mark is not None  # only events made by hand have none
+        line, anchor = event.start_mark.line + 1, getattr(event, "anchor", None) or ""
+        if isinstance(event, yaml.AliasEvent):
+            if anchor in dict(opened):
+                raise ValueError(f"line {line}: *{anchor} refers to itself; write out what is meant")
+            nodes += sizes.get(anchor, 1)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = opened.pop()
+            sizes[anchor] = nodes - before
+        elif isinstance(event, yaml.NodeEvent):
+            opened += [(anchor, nodes)] if isinstance(event, yaml.CollectionStartEvent) else []
+            nodes += 1
+            sizes[anchor] = 1
+        if nodes > YAML_NODES or len(opened) > YAML_DEPTH or len(getattr(event, "value", "")) > YAML_TEXT:
+            raise ValueError(
+                f"line {line}: is more than settings need: at most {YAML_NODES:,} values, {YAML_DEPTH} "
+                f"levels, {YAML_TEXT:,} characters a value"
+            )
+
+
+def _check_names(node: yaml.Node | None) -> None:
+    """Raise `ValueError` for a key that is there twice, of which PyYAML keeps the last, or a `class_path`."""
     lines: dict[str, int] = {}
     for part in node.value if isinstance(node, yaml.CollectionNode) else ():
         if isinstance(part, tuple):
@@ -132,14 +161,19 @@ def _check_duplicates(node: yaml.Node | None) -> None:
             key, line = str(name.value), name.start_mark.line + 1
             if key in lines:
                 raise ValueError(f"{key!r} stands twice, in lines {lines[key]} and {line}; leave one")
+            if key.rpartition(".")[2] == "class_path":
+                raise ValueError(f"line {line}: {key} names {NO_CODE}")
             lines[key] = line
-        _check_duplicates(part)
+        _check_names(part)
 
 
-def _check_file(path: str) -> None:
-    """`_check_duplicates` of a YAML file; a file that cannot be read is left to the parser's error."""
-    with suppress(OSError, UnicodeDecodeError, yaml.YAMLError):
-        _check_duplicates(yaml.compose(Path(path).read_text(encoding="utf-8"), yaml.SafeLoader))
+def _load_yaml(text: str) -> Any:
+    """Parse a YAML text, a file or a value, after its checks."""
+    from jsonargparse import get_loader
+
+    _check_size(text)
+    _check_names(yaml.compose(text, yaml.SafeLoader))
+    return get_loader("yaml")(text)
 
 
 def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ich-mil", more: str = "") -> C:
@@ -159,16 +193,16 @@ def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ic
     files = [value for name, value in pairwise(words) if name == "--config"]
     parser = settings_parser(kind, program=program, more=more)
     try:
-        for file in files:
-            _check_file(file)
         made = parser.instantiate(parser.parse_args(arguments))
         return kind(**{one.name: getattr(made, one.name) for one in fields(cast(Any, kind))})
     except (ArgumentError, ValueError, TypeError, OverflowError) as error:
         # the message starts with the files and options that the settings come from
-        given = [Path(file).name for file in files]
+        given = [*files]
         given += [word for word in words if word[:2] == "--" and word != "--config"]
         told = " ".join(str(error).split())
-        if told.startswith("Unexpected config:"):  # jsonargparse, for a file without a mapping
+        if "import path denylist" in told:
+            told = f"names {NO_CODE}"
+        elif told.startswith("Unexpected config:"):  # jsonargparse, for a file without a mapping
             told = "holds no settings; write lines 'name: value' as the files in configs/ do"
         elif "argument after ** must be a mapping" in told:  # Python, for a list
             told = "a list stands where settings have names; write lines 'name: value' below 'head:', say"
@@ -192,12 +226,17 @@ _UNKNOWN = re.compile(
 
 def settings_parser(kind: type, *, program: str = "ich-mil", more: str = "") -> "ArgumentParser":
     """Parser of `--config FILE` and the fields of a dataclass; arguments as in `read_settings`."""
-    from jsonargparse import ArgumentParser, DefaultHelpFormatter
+    from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader, set_parsing_settings
+
+    set_parsing_settings(import_path_denylist=["*", "ich_mil.__main__"], import_path_allowlist=["ich_mil"])
+    set_loader("checked", _load_yaml, (yaml.YAMLError,))
 
     class Help(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
         """Keeps the lines of `more`."""
 
-    parser = ArgumentParser(prog=program, epilog=more, exit_on_error=False, formatter_class=Help)
+    parser = ArgumentParser(
+        prog=program, epilog=more, exit_on_error=False, parser_mode="checked", formatter_class=Help
+    )
     parser.add_argument("--config", action="config", help="YAML file, or the name of a shipped configuration")
     parser.add_class_arguments(kind)
     return parser

@@ -54,7 +54,7 @@ def test_help_tells_defaults_and_examples():
     assert {*parsers} | {""} == {*EXAMPLES}
     for name, parser in parsers.items():
         for action in parser._actions:
-            if action.option_strings and action.default not in (None, False, argparse.SUPPRESS):
+            if action.option_strings and action.default not in (None, False, [], argparse.SUPPRESS):
                 assert "default" in action.help, (name, action.dest)
 
 

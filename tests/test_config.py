@@ -182,20 +182,20 @@ def test_paths_are_filled_in(monkeypatch):
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])
 def test_a_file_in_another_encoding(tmp_path, encoding):
     (tmp_path / "run.yaml").write_text("out: Läufe\n", encoding=encoding)
-    with pytest.raises(ConfigError, match=r"^run\.yaml: is no UTF-8 text; save it in UTF-8$"):
+    with pytest.raises(ConfigError, match=r"run\.yaml: is no UTF-8 text; save it in UTF-8$"):
         read_config(["--config", str(tmp_path / "run.yaml")])
 
 
 def test_a_list_is_no_name(tmp_path):
     (tmp_path / "run.yaml").write_text("? [a, b]\n: 1\n")
-    with pytest.raises(ConfigError, match=r"^run\.yaml: .*line 1"):
+    with pytest.raises(ConfigError, match=r"run\.yaml: .*line 1"):
         read_config(["--config", str(tmp_path / "run.yaml")])
 
 
 @pytest.mark.parametrize("text", ["", "# nothing yet\n", "- out\n- train\n", "hello"])
 def test_a_file_without_settings_says_so(tmp_path, text):
     (tmp_path / "run.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=r"^run\.yaml: holds no settings; write lines 'name: value'"):
+    with pytest.raises(ConfigError, match=r"run\.yaml: holds no settings; write lines 'name: value'"):
         read_config(["--config", str(tmp_path / "run.yaml")])
 
 
@@ -212,13 +212,13 @@ def test_a_name_that_is_there_twice_is_refused(tmp_path, text, message):
     (tmp_path / "run.yaml").write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_config([f"--config={tmp_path / 'run.yaml'}", "--out", "x"])
-    assert str(caught.value).startswith(f"run.yaml, --out: {message}")
+    assert str(caught.value).startswith(f"{tmp_path / 'run.yaml'}, --out: {message}")
 
 
 def test_an_error_names_all_that_the_settings_come_from(tmp_path):
-    with pytest.raises(ConfigError, match=r"^good\.yaml, --head\.beta, --seed: beta must be"):
+    with pytest.raises(ConfigError, match=r"good\.yaml, --head\.beta, --seed: beta must be"):
         read(tmp_path / "good.yaml", "--head.beta=-1", "--seed", "3")
-    with pytest.raises(ConfigError, match=r"^good\.yaml: "):
+    with pytest.raises(ConfigError, match=r"good\.yaml: "):
         read(tmp_path / "good.yaml", "colour")
 
 

@@ -10,7 +10,18 @@ from pathlib import Path
 import ich_mil
 
 PACKAGE = Path(ich_mil.__file__).parent
-LAYERS = ["errors", "guard", "settings", "progress", "files", "ledger", "ranks", "window_presets", "windows"]
+LAYERS = [
+    "errors",
+    "guard",
+    "settings",
+    "progress",
+    "files",
+    "model_files",
+    "ledger",
+    "ranks",
+    "window_presets",
+    "windows",
+]
 LAYERS += ["convergence", "kernels", "dicom", "synthetic", "data", "reports", "encoders", "gp"]
 LAYERS += ["multimodal", "multikernel", "training", "evaluate", "config", "runs", "report"]
 LAYERS += ["commands", "serve", "reproduce"]
@@ -99,6 +110,7 @@ def test_wrong_paths_and_settings_are_refused_before_torch_is_imported(tmp_path)
     labelled = ["/absent", "--layout", "cq500", "--model", "headct-base"]
     commands = [
         ["prepare", "/absent", "--layout", "rsna", "--out", "x"],
+        ["labels-template", "/absent"],
         ["train", "--config", "absent.yaml"],
         ["train", "--config", "bad.yaml"],
         ["train", "--config", "nowhere.yaml"],

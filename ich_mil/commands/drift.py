@@ -12,13 +12,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import ConfigError, ModelError, named
 from ich_mil.evaluate.deployment.drift import LEAST_BATCH, DriftAlarm, DriftResult, column_names, summarise
 from ich_mil.files import whole_file, write_json
+from ich_mil.model_files import read_tensors
 from ich_mil.progress import say
 from ich_mil.runs.folder import REFERENCE
 from ich_mil.runs.predictions import NOTICE
@@ -54,13 +54,10 @@ def read_reference(folder: Path, *, rate: float, seed: int) -> DriftAlarm:
             f"{folder}: keeps no reference scans: fewer than {LEAST_BATCH} scans of several slices were held "
             "out from its network, or it has none; give its training more with split"
         )
-    try:
-        with safe_open(path, "numpy") as file:
-            if file.metadata()["format"] != FORMAT:
-                raise ValueError("it is of another version")
-            table, score, patient = (file.get_tensor(name) for name in ("table", "score", "patient"))
-    except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
-        raise ModelError(f"{path}: cannot be read ({error}); train again") from error
+    tensors, about = read_tensors(path)
+    if about.get("format") != FORMAT or tensors.keys() != {"table", "score", "patient"}:
+        raise ModelError(f"{path}: is of another version; train again")
+    table, score, patient = (tensors[name].numpy() for name in ("table", "score", "patient"))
     names = column_names((table.shape[1] - 1) // 2)
     return DriftAlarm.fit(table, score, patient, names=names, rate=rate, seed=seed)
 

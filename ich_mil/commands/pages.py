@@ -31,10 +31,12 @@ class Shown:
     Attributes:
         dicom: write DICOM results.
         names: show names and other DICOM texts on the pages.
+        replaced: earlier DICOM results of the same study, which the new ones replace.
     """
 
     dicom: bool = False
     names: bool = False
+    replaced: tuple[Path, ...] = ()
 
 
 class StudyPages:
@@ -69,7 +71,9 @@ class StudyPages:
 
             place = self._folder / "dicom" / path.stem
             try:
-                self.written += write_dicom_results(scan, self._results, self._prepared, hu, maps, place)
+                self.written += write_dicom_results(
+                    scan, self._results, self._prepared, hu, maps, place, replaced=self._shown.replaced
+                )
             except DataError as error:
                 self._failed.append(error)
 

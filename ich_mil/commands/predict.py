@@ -135,15 +135,16 @@ def predict_folder(
         results, prepared, _ = predictor(root, out, jobs=jobs, shown=Shown(dicom=dicom, names=names))
     for scan in results.scans:
         low, high = scan.interval_95
-        line = (
-            f"{scan.scan}: probability {scan.probability:.3f} ± {scan.std:.3f}, 95 % {low:.3f} to {high:.3f}"
-        )
+        line = f"{scan.title}: probability {scan.probability:.3f} ± {scan.std:.3f}, "
+        line += f"95 % {low:.3f} to {high:.3f}"
         if reasons := incomplete(scan.ledger):
             line = f"{line}; never called negative: {', '.join(CODES[code] for code in reasons)}"
         say(line)
     ledger = prepared.ledger
     for empty in ledger.scan[ledger.code == Code.SCAN_EMPTY]:
-        say(f"{empty}: no slice could be used, see {prepared.folder / 'ledger.csv'}")
+        folder = prepared.folders.get(empty)
+        title = f"{folder} ({empty})" if folder else empty
+        say(f"{title}: no slice could be used, see {prepared.folder / 'ledger.csv'}")
     if stray := in_no_study(results.ledger):
         say(f"files of no known study, not predicted: {len(stray)}; the first: {stray[0].detail}")
     say(f"{out / 'predictions.csv'}")

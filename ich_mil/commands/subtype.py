@@ -11,7 +11,6 @@ slice features. Training scans are those with at least one kind: probabilities h
 Shapes: B scans, D features of a network.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from ich_mil.data.views import Views
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.evaluate.deployment.triage import NEGATIVE
 from ich_mil.files import alone, write_json
+from ich_mil.model_files import read_json
 from ich_mil.multikernel import MultiKernelGP
 from ich_mil.multikernel.sources import FEWEST
 from ich_mil.progress import progress, say
@@ -152,14 +152,14 @@ class Kinds:
     def load(cls, folder: Path, *, weights: str) -> Self:
         """Read what `train_kinds` wrote. `ModelError`: missing, damaged, or of a model of other weights."""
         path = folder / DESCRIPTION
+        if not path.is_file():
+            raise ModelError(f"{folder}: holds no kinds of bleed; name a folder of 'ich-mil subtype'")
+        about = read_json(path, FORMAT)
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
-            if about["format"] != FORMAT:
-                raise ValueError("it is of another version")
             given, own = about["kinds"], about["weights"]
             auc = {one["name"]: float(one["auc"]) for one in given}
             files = {one["name"]: folder / one["file"] for one in given}
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise ModelError(
                 f"{path}: cannot be read as kinds of bleed ({error}); name a folder of 'ich-mil subtype'"
             ) from error

@@ -6,6 +6,8 @@ order.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
+from ich_mil.data.labels import UNKNOWN, name_some
+from ich_mil.data.preparation.identifying_texts import study_texts
+from ich_mil.data.scan_labels import read_scan_labels, unlabelled
+from ich_mil.data.scan_names import ScanNames, folder_names
+from ich_mil.data.store import open_prepared
 from ich_mil.errors import DataError, ModelError, named
 from ich_mil.evaluate.deployment.triage import DECISIONS, Method, Triage, fit_triage
 from ich_mil.files import write_json, write_text
 from ich_mil.ledger import Code
 from ich_mil.progress import say
 from ich_mil.report.cohort_page import worklist
-from ich_mil.runs.predictions import NOTICE, incomplete, read_results, whole_only
+from ich_mil.runs.predictions import NOTICE, Results, incomplete, read_results, whole_only
 
 
 def calibrate_triage(
@@ -37,7 +43,8 @@ def calibrate_triage(
 
     Args:
         folder: folder of `predictions.json`, with scans the model was neither trained nor calibrated on.
-        labels: CSV with columns scan,label and optionally patient; None: labels of the predictions.
+        labels: table of labels (`ich_mil.data.scan_labels`), optionally with a column patient; None: labels
+            of the predictions.
         out: path of the JSON file to write.
         sensitivity: guaranteed share of positive scans that are not called negative.
         specificity: guaranteed share of negative scans that are not called positive.
@@ -62,9 +69,9 @@ def calibrate_triage(
         if set(known) == {UNKNOWN}:
             raise DataError(f"{folder}: no scan has a label; name a file with --labels")
     else:
-        given = _read_labels(labels, scans, folder)
-        known = given.label.tolist()
-        patients = given.patient.tolist() if "patient" in given else [one.patient for one in results.scans]
+        given = _read_labels(labels, results, folder)
+        known = given.label.reindex(scans, fill_value=UNKNOWN).tolist()
+        patients = [given.patient.get(one.scan, one.patient) for one in results.scans]
     with named(labels or folder):
         triage = fit_triage(
             np.array(known),
@@ -80,17 +87,23 @@ def calibrate_triage(
     return triage
 
 
-def _read_labels(path: Path, scans: list[str], folder: Path) -> pd.DataFrame:
-    """Labels, and patients where given, of exactly these scans, in their order."""
-    given = read_label_csv(path, ["scan", "label"], key="scan")
-    given = given.assign(label=binary(given["label"], path))
-    if unmatched := sorted(set(given.scan) ^ set(scans)):
-        raise DataError(
-            f"{path}: {len(unmatched)} scans are in the labels or in the predictions of {folder} only: "
-            f"{name_some(unmatched)}; both must hold the same scans"
-        )
-    given = given.set_index("scan").loc[scans]
-    if "patient" in given and (given.patient == "").any():
+def _read_labels(path: Path, results: Results, folder: Path) -> pd.DataFrame:
+    """Label and patient of each labelled scan."""
+    folders = [(one.scan, one.folder) for one in results.scans]
+
+    def more() -> Iterator[tuple[str, str]]:
+        """Accession numbers and series, while the DICOM files are there."""
+        with suppress(DataError):
+            prepared = open_prepared(folder / "prepared")
+            for one in results.scans:
+                texts = study_texts(prepared, one.scan, ("AccessionNumber", "SeriesInstanceUID"))
+                yield from ((one.scan, text) for text in texts.values())
+
+    given, reading = read_scan_labels(path).match(ScanNames(folder_names(folders)), more)
+    say(f"{reading}{unlabelled(len(folders) - len(given))}")
+    if "patient" not in given:
+        return given.assign(patient=pd.Series({one.scan: one.patient for one in results.scans}))
+    if (given.patient == "").any():
         scan = given.index[given.patient == ""][0]
         raise DataError(f"{path}: scan {scan}: patient is empty; name one for each scan, or drop the column")
     return given
@@ -126,7 +139,7 @@ def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
     A scan of which a part was not seen is never called negative; the column `incomplete` gives the reasons.
 
     Returns:
-        The table: scan, decision, probability, std, incomplete.
+        The table: scan, folder, decision, probability, std, incomplete.
     """
     results = read_results(folder)
     triage = read_triage(thresholds, weights=results.model.weights)
@@ -136,10 +149,10 @@ def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
         for one, call in zip(results.scans, calls, strict=True)
     ]
     rows = [
-        (one.scan, one.decision, one.probability, one.std, "|".join(incomplete(one.ledger)))
+        (one.scan, one.folder, one.decision, one.probability, one.std, "|".join(incomplete(one.ledger)))
         for one in worklist(replace(results, scans=tuple(decided)))
     ]
-    table = pd.DataFrame(rows, columns=["scan", "decision", "probability", "std", "incomplete"])
+    table = pd.DataFrame(rows, columns=["scan", "folder", "decision", "probability", "std", "incomplete"])
     write_text(out, table.to_csv(index=False))
     counts = ", ".join(f"{int((table.decision == word).sum())} {word}" for word in DECISIONS)
     say(f"{out}: {counts}")

@@ -40,6 +40,11 @@ class JoinedSet(PreparedSet):
         """Lines of `ledger.csv` of all sets."""
         return pd.concat([part.ledger for part in self.parts], ignore_index=True)
 
+    @cached_property
+    def folders(self) -> dict[str, str]:
+        """`PreparedSet.folders` of all sets."""
+        return {scan: folder for part in self.parts for scan, folder in part.folders.items()}
+
     def part_of(self, scan: str) -> PreparedSet:
         """The set that contains a scan. `DataError` if there is no such scan."""
         for part in self.parts:

@@ -1,6 +1,7 @@
-"""Label tables: strict reading of hand-written CSV files, with errors that name file and line."""
+"""Label tables: strict reading of hand-written CSV and Excel files, with errors that name file and line."""
 
 import re
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,38 +9,85 @@ import pandas as pd
 
 from ich_mil.errors import DataError
 
+EXCEL = (".xlsx", ".xlsm")
 UNKNOWN = -1
 """Label of an unlabelled slice or scan."""
 
 
 def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None) -> pd.DataFrame:
-    """Read a label table as stripped text; its index is the line number minus 2.
-
-    A row with fewer fields than the header is filled up with empty fields.
+    """Read a table with named columns as `read_table` does.
 
     Args:
-        path: the CSV file.
-        columns: required columns.
+        path: the CSV or Excel file.
+        columns: required columns; where one is missing, a column that differs in case stands for it.
         key: column without repeated values.
 
     Raises:
-        DataError: a row has more fields than the header, a column is missing or occurs twice, a value of
-            `key` occurs twice, or the file is not a comma-separated table in UTF-8.
+        DataError: a column is missing, a value of `key` occurs twice, or as in `read_table`.
+    """
+    table = read_table(path)
+    wanted = {column.casefold(): column for column in columns if column not in table}
+    table = table.rename(columns=lambda name: wanted.get(name.casefold(), name))
+    if missing := [column for column in columns if column not in table]:
+        there = name_some(list(table.columns), 6)
+        raise DataError(f"{path}: column {', '.join(missing)} is missing; found {there}")
+    check_columns(table, path)
+    if key is not None and len(repeated := table[key][table[key].duplicated()]):
+        raise DataError(f"{path}: scans listed twice: {name_some(list(repeated))}; keep one row for each")
+    return table
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """Read a table as stripped text; its index is the line number minus 2.
+
+    The columns of a text file are separated by commas, or by semicolons or tabs if its header has no comma. A
+    row with fewer fields than the header is filled up with empty fields.
+
+    Raises:
+        DataError: a row has more fields than the header, a column occurs twice, or the file is neither a
+            table in UTF-8 nor an Excel file.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such table; put it there, or correct path or layout")
+    table = read_excel(path) if path.suffix.lower() in EXCEL else _read_csv(path)
+    if table.empty:
+        raise DataError(f"{path}: holds no row; begin it with a row of column names")
+    table.columns = pd.Index(table.iloc[0].fillna("").str.strip())
+    table = table.iloc[1:].set_axis(pd.RangeIndex(len(table) - 1))
+    table = table.fillna("").apply(lambda column: column.str.strip())
+    table = table[(table != "").any(axis=1)]  # drop blank lines; the index still counts them
+    check_columns(table, path)
+    return table
+
+
+def check_columns(table: pd.DataFrame, path: Path) -> None:
+    """Raise `DataError` if a named column occurs twice."""
+    twice = table.columns[table.columns.duplicated() & (table.columns != "")].unique()
+    if len(twice):
+        raise DataError(f"{path}: column {', '.join(twice)} occurs twice; keep one")
+
+
+def read_excel(path: Path) -> pd.DataFrame:
+    """Read the first sheet of an Excel file as text, its header as a row. `DataError`: it cannot be read."""
+    try:
+        return pd.read_excel(path, dtype=str, keep_default_na=False, header=None).fillna("").astype(str)
+    except ImportError as error:
+        raise DataError(f"{path}: Excel needs openpyxl; 'pip install openpyxl', or save it as CSV") from error
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: is no Excel table; save it as .xlsx again, or as CSV") from error
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
     try:
         with path.open(encoding="utf-8-sig") as file:
             header = file.readline()
-        for mark, name in ((";", "';'"), ("\t", "tabs")):  # Excel writes ; in locales with a decimal comma
-            if mark in header and "," not in header:
-                raise DataError(
-                    f"{path}: its columns are separated by {name}, not by ','; save it with commas"
-                )
+        # Excel writes ; in locales with a decimal comma
+        marks = (mark for mark in (",", ";", "\t") if mark in header)
         # The header is read as a row, so that pandas refuses longer rows. With a header, pandas takes the
         # number of fields from the first row of data.
-        table = pd.read_csv(
+        return pd.read_csv(
             path,
+            sep=next(marks, ","),
             dtype=str,
             encoding="utf-8-sig",
             header=None,
@@ -57,23 +105,10 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
             named, line, fields = found.groups()
             raise DataError(
                 f"{path}: line {line}: {fields} fields, but the header has {named}; quote texts that contain "
-                "a comma"
+                "the separator"
             ) from error
         reason = " ".join(str(error).split())
         raise DataError(f"{path}: cannot be read as CSV ({reason}); save it as CSV again") from error
-    table.columns = pd.Index(table.iloc[0].fillna("").str.strip())
-    table = table.iloc[1:].set_axis(pd.RangeIndex(len(table) - 1))
-    table = table.fillna("").apply(lambda column: column.str.strip())
-    table = table[(table != "").any(axis=1)]  # drop blank lines; the index still counts them
-    if missing := [column for column in columns if column not in table]:
-        there = name_some(list(table.columns), 6)
-        raise DataError(f"{path}: column {', '.join(missing)} is missing; found {there}")
-    twice = table.columns[table.columns.duplicated() & (table.columns != "")].unique()
-    if len(twice):
-        raise DataError(f"{path}: column {', '.join(twice)} occurs twice; keep one")
-    if key is not None and len(repeated := table[key][table[key].duplicated()]):
-        raise DataError(f"{path}: scans listed twice: {name_some(list(repeated))}; keep one row for each")
-    return table
 
 
 def binary(values: pd.Series, path: Path) -> pd.Series:

@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 
 from ich_mil.data.duplicates import content_of, one_patient
+from ich_mil.data.scan_names import folder_of, own_folders
 from ich_mil.errors import DataError
 from ich_mil.files import digest
 from ich_mil.ledger import LedgerEntry
@@ -119,6 +120,18 @@ class PreparedSet:
     def ledger(self) -> pd.DataFrame:
         """`ledger.csv` as text, in file order."""
         return self._read("ledger.csv", [field.name for field in fields(LedgerEntry)], str)
+
+    @cached_property
+    def folders(self) -> dict[str, str]:
+        """Folder below the root that stands for each scan, unused ones too; see `own_folders`."""
+        return own_folders(self.in_folders)
+
+    @cached_property
+    def in_folders(self) -> set[tuple[str, str]]:
+        """Pairs of a scan, unused ones too, and a folder of its files."""
+        sources = zip(self.table.scan, self.table.source.str.split("|").str[0], strict=True)
+        refused = zip(self.ledger.scan, self.ledger.file, strict=True)
+        return {(scan, folder_of(path)) for scan, path in (*sources, *refused) if scan}
 
     def _read(self, name: str, columns: Iterable[str], types: Any) -> pd.DataFrame:
         """Read a table of the set. `DataError` if it is missing or damaged, or lacks a column."""

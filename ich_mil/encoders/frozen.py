@@ -6,13 +6,12 @@ version). Neither file can execute code.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import pandas as pd
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ich_mil.data.bags import Batch, ScanDataset
@@ -25,6 +24,7 @@ from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.errors import ModelError
 from ich_mil.files import digest, whole_file, write_json
 from ich_mil.kernels.segments import take_bags
+from ich_mil.model_files import read_json, read_tensors, record
 from ich_mil.progress import progress
 from ich_mil.ranks import Ranks, these_ranks
 
@@ -33,32 +33,39 @@ EXTRACTION = 4
 """Version of the output of `extract_features`; stored features of another version are recomputed."""
 
 
+@dataclass(frozen=True)
+class _CnnFile:
+    """Content of `cnn.json`."""
+
+    format: str
+    encoder: EncoderSettings
+    settings: CnnSettings
+
+    def __post_init__(self) -> None:
+        if self.encoder.weights is not None:  # trained weights replace the initial weights
+            raise ValueError("encoder.weights must be null, the weights are in cnn.safetensors")
+
+
 def save_cnn(model: AttentionCnn, folder: str | Path) -> None:
     """Write `cnn.safetensors` and `cnn.json` into `folder`."""
     folder = Path(folder)
     with whole_file(folder / "cnn.safetensors") as temporary:
         save_file({name: value.contiguous() for name, value in model.state_dict().items()}, temporary)
-    # the trained weights replace the initial weights
-    encoder = asdict(replace(model.encoder_settings, weights=None))
-    about = {"format": FORMAT, "encoder": encoder, "settings": asdict(model.settings)}
-    write_json(folder / "cnn.json", about)
+    about = _CnnFile(FORMAT, replace(model.encoder_settings, weights=None), model.settings)
+    write_json(folder / "cnn.json", asdict(about))
 
 
 def load_cnn(folder: str | Path) -> AttentionCnn:
     """Load a CNN written by `save_cnn`, in evaluation mode. `ModelError` if the files hold none."""
-    folder = Path(folder)
-    path = folder / "cnn.json"
+    path = Path(folder) / "cnn.json"
+    about = record(_CnnFile, read_json(path, FORMAT), path)
+    model, path = AttentionCnn(about.encoder, about.settings), path.with_suffix(".safetensors")
+    state, _ = read_tensors(path)
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        if about.get("format") != FORMAT:
-            raise ModelError(
-                f"{path}: is of version {about.get('format')}, this program reads {FORMAT}; train again"
-            )
-        model = AttentionCnn(EncoderSettings(**about["encoder"]), CnnSettings(**about["settings"]))
-        model.load_state_dict(load_file(folder / "cnn.safetensors"))
-    except (OSError, ValueError, AttributeError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        model.load_state_dict(state)
+    except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise ModelError(f"{folder}: its CNN cannot be read ({reason}); train again") from error
+        raise ModelError(f"{path}: does not hold the CNN of cnn.json ({reason}); train again") from error
     return model.eval()
 
 

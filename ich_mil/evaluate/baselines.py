@@ -3,7 +3,6 @@
 Shapes: B scans, N slices (packed).
 """
 
-import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -13,10 +12,11 @@ import torch
 from torch import Tensor
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.errors import DataError, ModelError
+from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment.recalibration import fit_intercept
 from ich_mil.files import write_json
 from ich_mil.gp.calibration import platt
+from ich_mil.model_files import read_json, record
 
 CNN_SIGMOID = "cnn_sigmoid.json"
 """Name of the file of `CnnSigmoid` in the folder of a run."""
@@ -74,13 +74,7 @@ class CnnSigmoid:
     @classmethod
     def load(cls, path: Path) -> Self | None:
         """Read the file of `save`; None if it does not exist. `ModelError` if its content is invalid."""
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-            return cls(float(found["slope"]), float(found["intercept"]))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ModelError(f"{path}: cannot be read ({error}); train again") from error
+        return record(cls, read_json(path), path) if path.is_file() else None
 
 
 def position_score(positions: np.ndarray) -> np.ndarray:

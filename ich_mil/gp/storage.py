@@ -4,26 +4,47 @@ In: a head. Out: a folder; and back, bit for bit. Neither file format can execut
 """
 
 import copy
-import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import gpytorch
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from ich_mil import __version__
-from ich_mil.errors import ModelError
+from ich_mil.errors import ConfigError, ModelError
 from ich_mil.files import whole_file, write_json
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.model_files import read_json, read_tensors, record
+from ich_mil.settings import check_least
 
 FORMAT = "ich_mil.head.2"
 TENSORS, SETTINGS = "head.safetensors", "head.json"
+
+
+@dataclass(frozen=True)
+class _HeadFile:
+    """Content of `head.json`."""
+
+    format: str
+    ich_mil: str
+    n_features: int
+    n_inducing: int
+    n_draws: int
+    given: list[str]
+    jitter: float
+    settings: HeadSettings
+    calibration: Calibration | None
+    feature_names: list[str] | None = None
+    kernel_values: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        check_least(self, n_features=1, n_inducing=1, n_draws=0, jitter=0)
+        if self.calibration is not None:
+            self.calibration.check(self.settings.variant.rule)
 
 
 @torch.no_grad()
@@ -38,21 +59,19 @@ def _kernel_values(model: SparseGP) -> list[float]:
 def save_head(model: SparseGP, folder: Path) -> None:
     """Write the head, its settings and its calibration to `folder`, which is created if missing."""
     n_inducing, n_features = model.inducing.shape
-    description = {
-        "format": FORMAT,
-        "ich_mil": __version__,
-        "n_features": n_features,
-        "n_inducing": n_inducing,
-        "n_draws": 0 if model.draws is None else len(model.draws),
-        "given": list(model.given),
-        "jitter": model.variational_strategy.jitter_val,
-        "settings": asdict(model.settings),
-        "calibration": None if model.calibration is None else asdict(model.calibration),
-    }
-    if model.feature_names is not None:
-        description["feature_names"] = list(model.feature_names)
-    if "kernel" in model.given:
-        description["kernel_values"] = _kernel_values(model)
+    description = _HeadFile(
+        FORMAT,
+        __version__,
+        n_features,
+        n_inducing,
+        0 if model.draws is None else len(model.draws),
+        list(model.given),
+        model.variational_strategy.jitter_val,
+        model.settings,
+        model.calibration,
+        None if model.feature_names is None else list(model.feature_names),
+        _kernel_values(model) if "kernel" in model.given else [],
+    )
     # Cloned because safetensors refuses tensors that share memory, such as `active_dims` of GPyTorch kernels.
     state = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -60,24 +79,7 @@ def save_head(model: SparseGP, folder: Path) -> None:
     }
     with whole_file(folder / TENSORS) as temporary:
         save_file(state, temporary)
-    write_json(folder / SETTINGS, description)  # written last: a folder with head.json is complete
-
-
-def _read_description(path: Path) -> dict[str, Any]:
-    """Parse `head.json`; `ModelError` if it is unreadable or of another format."""
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelError(
-            f"{path}: cannot be read as a head's description ({error}); train it again"
-        ) from error
-    found = description.get("format") if isinstance(description, dict) else None
-    if found != FORMAT:
-        raise ModelError(
-            f"{path}: is of format {found!r}, ich_mil {__version__} reads {FORMAT!r}; train "
-            "the head again, or use the version that wrote it"
-        )
-    return description
+    write_json(folder / SETTINGS, asdict(description))  # written last: a folder with head.json is complete
 
 
 def load_head(
@@ -98,52 +100,48 @@ def load_head(
             kernel is missing, not needed, or of another kind.
     """
     path = folder / SETTINGS
-    description = _read_description(path)
-    try:
-        width, n_inducing = int(description["n_features"]), int(description["n_inducing"])
-        n_draws, given = int(description["n_draws"]), tuple(description["given"])
-        names = description.get("feature_names")
-        settings = HeadSettings(**description["settings"])
-        values = [float(value) for value in description["kernel_values"]] if "kernel" in given else []
-        stored = description["calibration"]
-        calibration = None if stored is None else Calibration(**stored)
-        jitter = float(description["jitter"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{path}: is not the description of a head ({error}); train it again") from error
+    about = record(_HeadFile, read_json(path, FORMAT), path)
+    width, n_inducing = about.n_features, about.n_inducing
     if n_features is not None and n_features != width:
         raise ModelError(
             f"{path}: the head was trained on {width} features a slice, these have {n_features}; use the "
             "features of the network it was trained with, or train the head again"
         )
-    if ("kernel" in given) != (kernel is not None):
+    if ("kernel" in about.given) != (kernel is not None):
         asked = "with a kernel object of its own: load it with kernel=" if kernel is None else "without one"
         raise ModelError(f"{path}: the head was fitted {asked}")
     described, path = path, folder / TENSORS
+    state, _ = read_tensors(path)
     try:
-        state = load_file(path)
+        # compared first: a head as described could take more memory than its file
+        if not {(n_inducing, width), (n_inducing, n_inducing)} <= {
+            tuple(one.shape) for one in state.values()
+        }:
+            raise ValueError(f"{n_inducing} inducing points of {width} features")
         zeros = torch.zeros(width, dtype=torch.float64)
         model = SparseGP(
             zeros.expand(n_inducing, -1),
             zeros,
             torch.ones_like(zeros),
-            settings,
+            about.settings,
             kernel=copy.deepcopy(kernel),
         )
-        if n_draws:
-            model.draws = zeros.new_empty(n_draws, n_inducing)
+        if about.n_draws:
+            model.draws = zeros.new_empty(about.n_draws, n_inducing)
+        own = model.state_dict()
+        if not all(torch.equal(own[name], state[name]) for name in own if name.endswith("_bound")):
+            raise ValueError("other bounds of parameters")
         model.load_state_dict(state)
-    except (OSError, SafetensorError, RuntimeError) as error:
+        if not bool((model.x_std > 0).all()):
+            raise ValueError("x_std must be above 0")
+    except (ConfigError, KeyError, RuntimeError, ValueError) as error:
         raise ModelError(
             f"{path}: does not hold the head that {SETTINGS} beside it describes ({error}); train it again"
         ) from error
-    if kernel is not None and not np.allclose(_kernel_values(model), values, rtol=1e-6):
+    if kernel is not None and not np.allclose(_kernel_values(model), about.kernel_values, rtol=1e-6):
         raise ModelError(f"{described}: the head was fitted with a kernel unlike kernel=; give one like it")
-    held = {"x_mean": model.x_mean, "x_std": model.x_std, "m": model.q_mean, "S": model.q_root}
-    held |= {"Z": model.inducing, **dict(model.covar_module.named_parameters())}
-    held |= {} if model.draws is None else {"draws": model.draws}
-    bad = [name for name, value in held.items() if not bool(value.isfinite().all())]
-    if bad:
-        raise ModelError(f"{path}: {', '.join(bad)} holds NaN or infinite values; train the head again")
-    model.variational_strategy.jitter_val = jitter
-    model.calibration, model.given, model.feature_names = calibration, given, names and tuple(names)
+    model.variational_strategy.jitter_val = about.jitter
+    model.calibration, model.given = about.calibration, tuple(about.given)
+    names = about.feature_names
+    model.feature_names = None if names is None else tuple(names)
     return model.eval()

@@ -11,6 +11,7 @@ from torch import Tensor
 from ich_mil import __version__
 from ich_mil.errors import ModelError
 from ich_mil.files import whole_file
+from ich_mil.model_files import check_regular, parse_json
 
 
 def write(path: Path, kind: str, tensors: dict[str, Tensor], description: dict[str, Any]) -> None:
@@ -28,13 +29,14 @@ def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         ModelError: the file is missing, damaged, or of another kind.
     """
+    check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
             words = file.metadata() or {}
             found = words.get("kind")
             if found != kind:
                 raise ModelError(f"{path}: is of kind {found!r}, expected {kind!r}")
-            description = json.loads(words["description"])
+            description = parse_json(words["description"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise ModelError(f"{path}: cannot be read ({error})") from error

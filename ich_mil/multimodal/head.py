@@ -20,6 +20,7 @@ from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.counterfactual import scan_logits
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.model_files import record
 from ich_mil.multimodal.embedding import SentenceEmbedding
 from ich_mil.multimodal.modalities import Embed, Modalities
 from ich_mil.multimodal.scan_draws import ScanDraws, scan_draws
@@ -253,9 +254,9 @@ class MultimodalHead:
                     tuple(about["covariates"]),
                     tensors["fill"].numpy(),
                 ),
-                HeadSettings(family="multimodal", **about["head"]),
-                MultimodalSettings(**about["own"]),
-                about["calibration"] and Calibration(**about["calibration"]),
+                record(HeadSettings, {"family": "multimodal"} | about["head"], path),
+                record(MultimodalSettings, about["own"], path),
+                about["calibration"] and record(Calibration, about["calibration"], path),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ModelError(f"{path}: is not the description of a head ({error}); train it again") from error

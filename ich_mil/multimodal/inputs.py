@@ -48,7 +48,7 @@ class Scaling(NamedTuple):
     def apply(self, x: Tensor) -> Tensor:
         """Standardised columns that vary (N, D')."""
         kept = self.varies
-        return (x[:, kept] - self.mean[kept]) / self.deviation[kept]
+        return x[:, kept].sub_(self.mean[kept]).div_(self.deviation[kept])
 
 
 def scaling_of(x: Tensor, names: tuple[str, ...] | None, m: int) -> Scaling:

@@ -21,7 +21,7 @@ from torch.special import ndtr
 from ich_mil.multimodal.layout import Chunk, Columns
 from ich_mil.multimodal.posterior import Posterior
 
-CHUNK_NUMBERS = 2_000_000
+CHUNK_NUMBERS = 500_000
 """Instances of a chunk times draws."""
 
 

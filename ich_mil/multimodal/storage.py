@@ -4,21 +4,20 @@ In: posterior, standardisation and parameters of `MultimodalMIL`. Out: tensors a
 pair holds; and back, to the bit.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ich_mil import __version__
-from ich_mil.errors import ModelError
+from ich_mil.errors import ConfigError, ModelError
 from ich_mil.files import whole_file, write_json
+from ich_mil.model_files import read_json, read_tensors
 from ich_mil.multimodal.inputs import Scaling
 from ich_mil.multimodal.posterior import Posterior
+from ich_mil.multimodal.settings import check_parameters
 
 
 class Stored(NamedTuple):
@@ -42,20 +41,8 @@ def read_pair(folder: Path, name: str, form: str) -> Stored:
     Raises:
         ModelError: a file is missing, damaged or of another format.
     """
-    path = folder / f"{name}.json"
-    try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        found = about.get("format") if isinstance(about, dict) else None
-        if found != form:
-            raise ModelError(f"{path}: is of format {found!r}, this version reads {form!r}; fit it again")
-        path = folder / f"{name}.safetensors"
-        tensors = load_file(path)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise ModelError(f"{path}: cannot be read as a part of a model ({error}); fit it again") from error
-    bad = [key for key, one in tensors.items() if not bool(torch.isfinite(one).all())]
-    if bad:
-        raise ModelError(f"{path}: {', '.join(bad)} holds NaN or infinite values; fit the model again")
-    return Stored(tensors, about)
+    about = read_json(folder / f"{name}.json", form)
+    return Stored(read_tensors(folder / f"{name}.safetensors")[0], about)
 
 
 def stored_model(posterior: Posterior, scalings: Sequence[Scaling], parameters: dict[str, Any]) -> Stored:
@@ -83,7 +70,10 @@ def model_parts(
         scalings = [
             Scaling(tensors[f"mean.{m}"], tensors[f"deviation.{m}"], one) for m, one in enumerate(names)
         ]
+        check_parameters(settings)
         return Posterior(inner, tensors["outer"], tensors["summary"]), scalings, settings
+    except ConfigError as error:
+        raise ModelError(f"{where}: {error}; fit it again") from error
     except (KeyError, TypeError) as error:
         raise ModelError(
             f"{where}: does not hold a whole model ({error} is missing); fit it again"

@@ -86,6 +86,7 @@ def render_cohort(
         flagged=sum(bool(problems(scan.ledger)) for scan in scans),
         labelled=any(scan.label is not None for scan in scans),
         missing=missing,
+        places={line.scan: line.file for line in results.ledger if line.code == Code.SCAN_EMPTY},
         n_stray=len(stray),
         stray=problems(stray),
         other=[

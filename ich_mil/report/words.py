@@ -52,6 +52,7 @@ CODES = {
     Code.NO_HEAD: "shows no head",
     Code.SERIES_NOT_CHOSEN: "another series was used",
     Code.SCAN_EMPTY: "no slice could be used",
+    Code.NO_LABEL: "a scan without a label",
     Code.INTERCEPT_12_BIT: "12-bit overflow of stored values",
     Code.ALREADY_HU: "values were Hounsfield units already",
     Code.PADDING: "padding set to air",

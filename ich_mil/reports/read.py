@@ -8,7 +8,6 @@ counted.
 Error messages never quote a report, since its text may name the patient.
 """
 
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import StringIO
@@ -20,12 +19,11 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.errors import InvalidDicomError
 
-from ich_mil.data.labels import name_some
+from ich_mil.data.labels import EXCEL, name_some, read_excel
 from ich_mil.errors import DataError
 
 MOST_CHARACTERS = 1_000_000
 """Maximum length of a report; a long report has about 10,000 characters."""
-EXCEL = (".xlsx", ".xlsm")
 STRUCTURED_REPORTS = "1.2.840.10008.5.1.4.1.1.88."
 ENCAPSULATED_CDA = "1.2.840.10008.5.1.4.1.1.104.2"
 """SOP classes (PS3.4 B.5); `STRUCTURED_REPORTS` is the common prefix of all structured reports."""
@@ -97,7 +95,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _read_table(path: Path, columns: Columns) -> list[Report]:
-    table = _excel(path) if path.suffix.lower() in EXCEL else _csv(path)
+    table = _headed(read_excel(path)) if path.suffix.lower() in EXCEL else _csv(path)
     for wanted, option in ((columns.report, "report"), (columns.text, "text")):
         if (count := list(table.columns).count(wanted)) != 1:
             # the message omits the column names: without a header, the first line is a report
@@ -132,16 +130,6 @@ def _csv(path: Path) -> pd.DataFrame:
         raise DataError(
             f"{path}: cannot be read as a CSV table; put texts into double quotes and save it again"
         ) from error
-    return _headed(table)
-
-
-def _excel(path: Path) -> pd.DataFrame:
-    try:
-        table = pd.read_excel(path, dtype=str, keep_default_na=False, header=None)
-    except ImportError as error:
-        raise DataError(f"{path}: Excel needs openpyxl; 'pip install openpyxl', or save it as CSV") from error
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: is no Excel table; save it as .xlsx again, or as CSV") from error
     return _headed(table)
 
 

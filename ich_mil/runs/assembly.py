@@ -63,6 +63,7 @@ def make_results(
             and is never negative.
     """
     lines = {} if prepared is None else prepared.ledger_by_scan
+    folders = {} if prepared is None else prepared.folders
     scans = []
     for b, scan in enumerate(features.scans):
         probability, std, interval = _numbers(predictions, "scan", b)
@@ -90,10 +91,16 @@ def make_results(
                 pixels="" if prepared is None else _pixels(prepared.slices(scan)),
                 unlikeness=_or_none(unlikeness[b]),
                 extras=tuple(map(_extra, explained.extras[b])),
+                folder=folders.get(scan, ""),
             )
         )
     known = set() if prepared is None else set(prepared.scans.index)
-    general = [line for scan, own in lines.items() if scan not in known for line in own]
+    general = [
+        line | ({"file": folders.get(scan, "")} if line["code"] == Code.SCAN_EMPTY else {})
+        for scan, own in lines.items()
+        if scan not in known
+        for line in own
+    ]
     decided_by = f"{BY_INTERVAL}; {WHOLE_ONLY}"
     if triage is not None:
         decided_by = f"{triage.guarantees} {WHOLE_ONLY.capitalize()}."

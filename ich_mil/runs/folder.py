@@ -1,11 +1,15 @@
 """Folder of a finished run: names of its files, and `run.json`; importable without torch."""
 
-import json
+import os
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ich_mil.config import RunConfig
 from ich_mil.errors import ConfigError, ModelError
 from ich_mil.files import remove_leftovers
+from ich_mil.model_files import check_regular, read_json, record
 
 RUN_FORMAT = "ich_mil.run.5"
 BUNDLED = "headct-base"
@@ -16,6 +20,63 @@ FINISHED = ("head.json", ENSEMBLE)
 PREDICTIONS = "predictions.json"
 REFERENCE = "reference.safetensors"
 """Reference scans of the drift test (`ich_mil.commands.drift`)."""
+MODEL_FILES = (
+    "config.yaml",
+    "splits.csv",
+    "cnn.json",
+    "cnn.safetensors",
+    "cnn_sigmoid.json",
+    "head_fit.json",
+    "likeness.safetensors",
+    REFERENCE,
+    "run.json",
+    "head.safetensors",
+    "head.json",
+)
+"""Files of the model of a run, some of them optional; the last marks it as finished."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Origin of a recalibrated model: its scans of the site, how many are positive, and its first model."""
+
+    scans: int
+    positive: int
+    run: str
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """Content of `run.json`.
+
+    Attributes:
+        format: version of the format.
+        cnn: whether the run has a CNN of its own.
+        table: digest of the table that it was trained on.
+        config_hash: hash of the configuration.
+        config: the configuration.
+        trained_on: training sets, in words.
+        versions: versions of the libraries.
+        members: folders of the members of an ensemble.
+        joined: folders that the members of a joined ensemble were copied from.
+        site: origin of a recalibrated model.
+    """
+
+    format: str
+    cnn: bool
+    table: str
+    config_hash: str
+    config: RunConfig
+    trained_on: str
+    versions: dict[str, str]
+    members: list[str] = field(default_factory=list)
+    joined: list[str] = field(default_factory=list)
+    site: Site | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.members:
+            if not re.fullmatch(r"member_\d+", name):
+                raise ValueError(f"members must be folders such as member_0, got {name!r:.40}")
 
 
 def run_folder(model: str | Path) -> Path:
@@ -34,26 +95,19 @@ def run_folder(model: str | Path) -> Path:
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """Read `run.json`. Raises `ModelError` if it is missing, damaged or of another version."""
+    """Read `run.json`, with a whole configuration, and check that all files of the model are regular files.
+
+    Raises:
+        ModelError: a file that is missing, damaged, of another version, or no regular file.
+    """
     path = folder / "run.json"
-    try:
-        about = json.loads(path.read_text(encoding="utf-8"))
-        found = about.get("format")
-    except (OSError, ValueError, AttributeError) as error:
-        raise ModelError(
-            f"{folder}: is no run of ich_mil ({error}); name the 'out' folder of a training"
-        ) from error
-    if found != RUN_FORMAT:
-        raise ModelError(
-            f"{folder}: is a run of another version ({found}, this one: {RUN_FORMAT}); train again"
-        )
-    config = about.get("config")
-    known = set(config if isinstance(config, dict) else ())
-    needed = {"cnn", "config_hash", "table", "trained_on", "versions"}
-    missing = needed - set(about) | {"thickness_mm", "samples", "bootstrap", "seed"} - known
-    if missing:
-        raise ModelError(f"{path}: lacks {', '.join(sorted(missing))}; train again")
-    return dict(about)
+    if not os.path.lexists(path):
+        raise ModelError(f"{folder}: is no run of ich_mil; name the 'out' folder of a training")
+    for name in (*MODEL_FILES, ENSEMBLE):
+        if os.path.lexists(folder / name):
+            check_regular(folder / name)
+    about = read_json(path, RUN_FORMAT)
+    return about | {"config": record(RunFile, about, path).config.as_dict()}
 
 
 def derivation(about: dict[str, Any]) -> str:

@@ -21,14 +21,15 @@ from ich_mil.evaluate.threshold import THRESHOLD
 from ich_mil.files import write_json, write_text
 from ich_mil.ledger import INCOMPLETE, REFUSED, Code, LedgerEntry
 
-FORMAT = "ich_mil.predictions.5"
+FORMAT = "ich_mil.predictions.6"
 NOTICE = "For research only, not for diagnosis."
 BY_INTERVAL = f"where the 95 % interval lies against {100 * THRESHOLD:.0f} %; nothing is promised"
 """Decision rule without triage thresholds, for users."""
 WHOLE_ONLY = "a scan that was not seen whole, or is unlike the training scans, is never called negative"
 """Addition to every decision rule, for users; see `ich_mil.ledger.INCOMPLETE`."""
-COLUMNS = ["level", "scan", "patient", "slice", "name", "position_mm", "probability", "std", "low", "high"]
-COLUMNS += ["decision", "decided_by", "unlikeness", "trained_on", "scan_without", "label", "corrections"]
+COLUMNS = ["level", "scan", "folder", "patient", "slice", "name", "position_mm", "probability", "std"]
+COLUMNS += ["low", "high", "decision", "decided_by", "unlikeness", "trained_on", "scan_without", "label"]
+COLUMNS += ["corrections"]
 """Columns of `predictions.csv`."""
 DIGITS = 6
 """Decimals of probabilities in both files."""
@@ -65,7 +66,7 @@ class SliceResult:
     Attributes:
         slice: index in the scan, 0 = lowest.
         name: SOPInstanceUID; for an average of thin slices, that of the middle slice.
-        position_mm: position along the scan in mm; None where unknown.
+        position_mm: position along the scan; None where unknown.
         probability: mean over posterior samples.
         std: standard deviation over posterior samples.
         interval_95: central 95 % of posterior samples.
@@ -129,7 +130,7 @@ class ScanResult:
 
     Attributes:
         scan: scan id.
-        patient: patient key; for duplicate scans all patient names, joined (`ich_mil.data.duplicates`).
+        patient: patient key; for duplicate scans all keys, joined (`ich_mil.data.duplicates`).
         probability: calibrated mean over posterior samples.
         std: standard deviation over posterior samples.
         interval_95: central 95 % of posterior samples.
@@ -144,6 +145,7 @@ class ScanResult:
             5 % of similar scans exceed (`evaluate.deployment.out_of_distribution`); None without this check.
         kinds: kinds of bleed of a scan that is not called negative; empty where no model of kinds was given.
         extras: sentences and covariates that a multimodal head used.
+        folder: folder below the root that holds files of this scan alone; '' where there is none.
     """
 
     scan: str
@@ -160,6 +162,12 @@ class ScanResult:
     unlikeness: float | None = None
     kinds: tuple[KindResult, ...] = ()
     extras: tuple[ExtraInstance, ...] = ()
+    folder: str = ""
+
+    @property
+    def title(self) -> str:
+        """Folder and id of the scan, or its id alone."""
+        return f"{self.folder} ({self.scan})" if self.folder else self.scan
 
 
 @dataclass(frozen=True)
@@ -210,14 +218,9 @@ def results_table(results: Results) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     decided_by = "thresholds" if is_promised(results.decided_by) else "interval"
     for scan in results.scans:
-        of_scan = {
-            "name": scan.scan,
-            "decision": scan.decision,
-            "decided_by": decided_by,
-            "unlikeness": scan.unlikeness,
-            "trained_on": results.model.trained_on,
-            "corrections": "|".join(sorted({code for one in scan.slices for code in one.corrections})),
-        }
+        of_scan = {name: getattr(scan, name) for name in ("decision", "unlikeness")}
+        of_scan |= {"name": scan.scan, "decided_by": decided_by, "trained_on": results.model.trained_on}
+        of_scan["corrections"] = "|".join(sorted({code for one in scan.slices for code in one.corrections}))
         rows.append({"level": "scan"} | _row(scan, scan) | of_scan)
         for one in scan.slices:
             own = {name: getattr(one, name) for name in ("slice", "name", "position_mm", "scan_without")}
@@ -231,7 +234,7 @@ def results_table(results: Results) -> pd.DataFrame:
 def _row(scan: ScanResult, one: ScanResult | SliceResult) -> dict[str, Any]:
     """Columns that scans and slices share."""
     low, high = one.interval_95
-    ids = {"scan": scan.scan, "patient": scan.patient, "low": low, "high": high}
+    ids = {"scan": scan.scan, "folder": scan.folder, "patient": scan.patient, "low": low, "high": high}
     return ids | {name: getattr(one, name) for name in ("probability", "std", "label")}
 
 
@@ -243,11 +246,7 @@ def write_results(results: Results, folder: Path) -> None:
 
 
 def read_results(folder: Path) -> Results:
-    """Read the results that `write_results` wrote.
-
-    Raises:
-        DataError: the file is missing, damaged or of another version, has no scan, or has a scan twice.
-    """
+    """Read results. `DataError`: file missing, damaged or of another version, no scan, or a scan twice."""
     path = folder / "predictions.json"
     try:
         content: dict[str, Any] = {**json.loads(path.read_text(encoding="utf-8"))}

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from ich_mil.files import digest, write_json
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.storage import load_head, save_head
+from ich_mil.model_files import read_json, record
 from ich_mil.multimodal.head import MultimodalHead
 from ich_mil.runs.folder import ENSEMBLE, read_run, run_folder
 from ich_mil.runs.model import Member, TrainedModel
@@ -64,8 +65,11 @@ def load_model(folder: str | Path) -> TrainedModel:
     """
     folder = run_folder(folder)
     about = read_run(folder)
-    if "members" in about:
-        return _load_ensemble(folder, about)
+    return _load_ensemble(folder, about) if "members" in about else _load_run(folder, about)
+
+
+def _load_run(folder: Path, about: dict[str, Any]) -> TrainedModel:
+    """Model of a single run."""
     names = ("cnn", "head") if about["cnn"] else ("head",)
     files = [folder / f"{name}{end}" for name in names for end in (".json", ".safetensors")]
     if missing := [path.name for path in files if not path.is_file()]:
@@ -74,7 +78,7 @@ def load_model(folder: str | Path) -> TrainedModel:
         )
     cnn = load_cnn(folder) if about["cnn"] else None
     config = about["config"]
-    multimodal = config.get("head", {}).get("family") == "multimodal"
+    multimodal = config["head"]["family"] == "multimodal"
     load = MultimodalHead.load if multimodal else load_head
     head = load(folder, n_features=None if cnn is None else cnn.settings.features)
     return _model(
@@ -121,29 +125,41 @@ def _model(
     )
 
 
+@dataclass(frozen=True)
+class _EnsembleFile:
+    """Content of `ensemble.json`."""
+
+    format: str
+    calibration: Calibration | None
+
+
 def _load_ensemble(folder: Path, about: dict[str, Any]) -> TrainedModel:
     path = folder / ENSEMBLE
-    models = [load_model(folder / name) for name in about["members"]]
+    models = []
+    for name in about["members"]:
+        own = read_run(folder / name)
+        if "members" in own:
+            raise ModelError(f"{folder / name}: is an ensemble, not a member of one; join its members")
+        models.append(_load_run(folder / name, own))
     if not path.is_file():
         raise ModelError(
             f"{folder}: its training is not finished, {path.name} is not there; go on with --resume"
         )
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        found = content["format"]
-        calibration = content["calibration"] and Calibration(**content["calibration"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise ModelError(
-            f"{path}: cannot be read as the calibration of an ensemble ({error}); train again"
-        ) from error
-    if found != ENSEMBLE_FORMAT:
-        raise ModelError(f"{path}: is of another version ({found}, this one: {ENSEMBLE_FORMAT}); train again")
+    calibration = record(_EnsembleFile, read_json(path, ENSEMBLE_FORMAT), path).calibration
+    members = tuple(ensemble_member(model) for model in models)
+    for one in members:
+        final = one.calibration(calibration)
+        if final is not None and isinstance(one.head, SparseGP):
+            try:
+                final.check(one.head.settings.variant.rule)
+            except ValueError as error:
+                raise ModelError(f"{path}: {error} of {one.folder}; train again") from error
     names = Counter(model.provenance.name for model in models)
     calibrated = _calibration(calibration, about.get("site"), " of members and of their mixture")
     return _model(
         folder,
         about,
-        members=tuple(ensemble_member(model) for model in models),
+        members=members,
         calibration=calibration,
         name=f"{', '.join(f'{count} x {name}' for name, count in names.items())}, mixture",
         weights=[path.read_bytes(), *(model.provenance.weights.encode() for model in models)],
@@ -176,5 +192,4 @@ def save_calibration(model: TrainedModel, calibration: Calibration, folder: Path
 
 def write_ensemble(calibration: Calibration | None, folder: Path) -> None:
     """Write the joint calibration of an ensemble; this marks `folder` as finished."""
-    about = None if calibration is None else asdict(calibration)
-    write_json(folder / ENSEMBLE, {"format": ENSEMBLE_FORMAT, "calibration": about})
+    write_json(folder / ENSEMBLE, asdict(_EnsembleFile(ENSEMBLE_FORMAT, calibration)))

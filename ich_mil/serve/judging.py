@@ -30,8 +30,13 @@ _SPAWN = multiprocessing.get_context("spawn")  # fork would inherit the node's t
 class Judge(Protocol):
     """Callable that runs the model on one study."""
 
-    def __call__(self, study: Path, out: Path, /) -> Sequence[Path]:
+    def __call__(self, study: Path, out: Path, sent: Sequence[Path], /) -> Sequence[Path]:
         """Read the study below `study` and write all results below `out`.
+
+        Args:
+            study: folder of the received objects.
+            out: empty folder.
+            sent: results of earlier states of the study that the archive has.
 
         Returns:
             Paths of the DICOM files to send to the archive.
@@ -63,8 +68,8 @@ class ModelJudge:
 
         predictor = Predictor(self.model, self.triage, self.contrast_words)
 
-        def study(root: Path, out: Path, /) -> list[Path]:
-            return predictor(root, out, shown=Shown(dicom=True))[-1]
+        def study(root: Path, out: Path, sent: Sequence[Path], /) -> list[Path]:
+            return predictor(root, out, shown=Shown(dicom=True, replaced=tuple(sent)))[-1]
 
         return study
 
@@ -123,7 +128,7 @@ class JudgeProcess:
             self.end()
             raise ModelError(str(value))
 
-    def judge(self, study: Path, out: Path) -> list[Path]:
+    def judge(self, study: Path, out: Path, sent: Sequence[Path] = ()) -> list[Path]:
         """Process one study; arguments and result as for `Judge`, errors as in the module's description.
 
         Raises:
@@ -133,7 +138,7 @@ class JudgeProcess:
         self.start()
         assert self._pipe is not None, "started"
         try:
-            _send(self._pipe, [str(study), str(out)])
+            _send(self._pipe, [str(study), str(out), *map(str, sent)])
         except OSError as error:
             self.end()
             raise JudgeLostError("the judging process ended") from error
@@ -205,9 +210,8 @@ def _send(pipe: Connection, message: Sequence[object]) -> None:
     pipe.send_bytes(json.dumps(message).encode())
 
 
-def _receive(pipe: Connection) -> tuple[str, Any]:
-    first, second = json.loads(pipe.recv_bytes())
-    return first, second
+def _receive(pipe: Connection) -> Any:
+    return json.loads(pipe.recv_bytes())
 
 
 def _serve(pipe: Connection, factory: JudgeFactory) -> None:
@@ -224,17 +228,17 @@ def _serve(pipe: Connection, factory: JudgeFactory) -> None:
     _send(pipe, ["ready", ""])
     while True:
         try:
-            study, out = _receive(pipe)
+            study, out, *sent = map(Path, _receive(pipe))
         except EOFError:
             return
-        _send(pipe, _judge(judge, Path(study), Path(out)))
+        _send(pipe, _judge(judge, study, out, sent))
 
 
-def _judge(judge: Judge, study: Path, out: Path) -> tuple[str, list[str] | str]:
+def _judge(judge: Judge, study: Path, out: Path, sent: Sequence[Path]) -> tuple[str, list[str] | str]:
     """Process one study; its standard output goes to a file beside its results, not to the node's log."""
     try:
         with (out / _LOG).open("w", encoding="utf-8") as log, redirect_stdout(log):
-            return "done", [str(path) for path in judge(study, out)]
+            return "done", [str(path) for path in judge(study, out, sent)]
     except Exception as error:  # unexpected errors must neither end the node nor lose the study
         if is_disk_full(error):
             return "full", f"the disk is full while a study is judged: {error}"

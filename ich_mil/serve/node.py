@@ -1,6 +1,6 @@
 """DICOM node: listener, spool, workers, sender and status server, from start to a clean stop.
 
-C-STORE -> Listener -> Spool -> Worker (JudgeProcess) -> Outbox -> Sender -> C-STORE
+C-STORE -> Listener -> Spool -> Worker (JudgeProcess) -> Outbox -> Sender -> C-STORE or STOW-RS
 """
 
 import logging
@@ -105,7 +105,7 @@ class Node:
         problems = [worker.problem for worker in self.workers if worker.problem]
         dead = [thread for thread in self._threads if self._is_up and not thread.is_alive()]
         problems += [f"the {thread.name} thread does not run" for thread in dead]
-        archive = self.settings.archive.ae_title
+        archive = self.settings.archive.name
         problems += sorted({f"{archive}: {delivery.error}" for delivery in waiting if delivery.error})
         problems += filter(None, (self.spool.problem(), self.sender.problem, self._clean_problem))
         return {
@@ -168,7 +168,7 @@ def serve(settings: ServeSettings, judge: JudgeFactory) -> None:
                 _LOG.info(
                     "%s listens on %s:%d, accepts studies from %s, sends to %s; status on http://%s:%d/health",
                     *(settings.ae_title, settings.host, node.listener.port, ", ".join(settings.senders)),
-                    *(settings.archive.ae_title, ADDRESS, node.status.port),
+                    *(settings.archive.name, ADDRESS, node.status.port),
                 )
                 stop.wait()
                 _LOG.info("stopping: connections are closed, studies in progress return to the queue")

@@ -8,6 +8,7 @@ sent again, with the same SOP instance UID.
 
 import json
 import logging
+import math
 import threading
 import time
 from collections.abc import Sequence
@@ -103,10 +104,15 @@ class Outbox:
             for known in (self._waiting, self._due, self._ours):
                 known.pop(delivery.name, None)
 
-    def postpone(self, delivery: Delivery, left: Sequence[str], error: str) -> float:
-        """Schedule the files in `left` for another send. Returns the pause in seconds."""
+    def postpone(
+        self, delivery: Delivery, left: Sequence[str], error: str, *, may_heal: bool = True
+    ) -> float:
+        """Schedule the files in `left` for another send, at the next start unless the error may heal.
+
+        Returns the pause in seconds; infinity until the next start.
+        """
         later = replace(delivery, files=tuple(left), attempts=delivery.attempts + 1, error=error)
-        pause = min(self._pause * 2.0 ** min(delivery.attempts, 60), self._longest)
+        pause = min(self._pause * 2.0 ** min(delivery.attempts, 60), self._longest) if may_heal else math.inf
         with self._lock:
             if later.name not in self._waiting:  # superseded meanwhile
                 return pause
@@ -123,6 +129,16 @@ class Outbox:
         """Whether a delivery of any state of a study is waiting or finished."""
         with self._lock:
             return any(name.startswith(f"{key}-") for name in self._ours)
+
+    def sent(self, key: str) -> list[Path]:
+        """DICOM files below `results/` of all states of a study that the archive has received."""
+        found: list[Path] = []
+        for record in sorted(self.sent_folder.glob(f"{key}-*.json")):
+            delivery = _read(record)
+            unsent = [self.root / name for name in delivery.files] if delivery.error else []
+            files = sorted((self.root / "results" / delivery.name).rglob("*.dcm"))
+            found += [path for path in files if path not in unsent]
+        return found
 
     def is_ours(self, sop_uid: str) -> bool:
         """Whether the SOP instance UID is that of one of our results."""

@@ -1,30 +1,21 @@
-"""Sender of results to the archive by C-STORE, with retries.
-
-Source: DICOM PS3.4 B.2 (C-STORE), table B.2-1 (its statuses).
-"""
+"""Sender of results to the archive, with retries."""
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pydicom import dcmread
-from pydicom.uid import UID, ImplicitVRLittleEndian
-from pynetdicom import AE
-from pynetdicom.association import Association
-
 from ich_mil.errors import IchMilError
+from ich_mil.serve.archive import NotTakenError, UnreachableError, connect
 from ich_mil.serve.outbox import Delivery, Outbox
 from ich_mil.serve.settings import ServeSettings
 from ich_mil.serve.status import Metrics
 
 _LOG = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
-TIMEOUT_SECONDS = 30.0
-"""Time limit for each response of the archive."""
-_WARNINGS = range(0xB000, 0xC000)
-"""Status codes for stored with a warning."""
-_SILENT = "the archive does not answer"
+PAUSE_SECONDS = 30.0
+"""Pause after a record that cannot be written."""
 
 
 class Sender(threading.Thread):
@@ -47,8 +38,8 @@ class Sender(threading.Thread):
         stop: threading.Event,
     ) -> None:
         super().__init__(name="sender", daemon=True)
-        self._outbox, self._archive, self._metrics = outbox, settings.archive, metrics
-        self._ae_title, self._lost, self._stop_asked = settings.ae_title, lost, stop
+        self._outbox, self._settings, self._metrics = outbox, settings, metrics
+        self._lost, self._stop_asked = lost, stop
         self.problem = ""
 
     def run(self) -> None:
@@ -63,7 +54,7 @@ class Sender(threading.Thread):
             except (IchMilError, OSError) as error:  # record not written: it will be sent again
                 self.problem = str(error)
                 _LOG.error("%s: %s", delivery.name, error)
-                self._stop_asked.wait(TIMEOUT_SECONDS)
+                self._stop_asked.wait(PAUSE_SECONDS)
 
     def _deliver(self, delivery: Delivery) -> None:
         files = [self._outbox.root / name for name in delivery.files]
@@ -73,82 +64,39 @@ class Sender(threading.Thread):
             _LOG.warning("%s: %s is missing, the study is judged again", delivery.name, gone[0])
             return
         try:
-            left, error = self._send(files)
+            left, error, may_heal = self._send(files)
         except Exception as fault:  # a damaged file must not block other deliveries
-            left, error = files, f"{type(fault).__name__}: {fault}"
+            left, error, may_heal = files, f"{type(fault).__name__}: {fault}", True
         self._metrics.add("results_sent_total", len(delivery.files) - len(left))
         if not left:
             self._outbox.took(delivery)
-            _LOG.info("%s: sent to %s", delivery.name, self._archive.ae_title)
+            _LOG.info("%s: sent to %s", delivery.name, self._settings.archive.name)
             return
         if self._stop_asked.is_set():  # the archive is not at fault; due again at the next start
             return
         names = [str(path.relative_to(self._outbox.root)) for path in left]
-        pause = self._outbox.postpone(delivery, names, error)
+        pause = self._outbox.postpone(delivery, names, error, may_heal=may_heal)
         self._metrics.add("sends_failed_total")
-        _LOG.warning("%s: not sent (%s), next try in %.0f s", delivery.name, error, pause)
+        then = f"in {pause:.0f} s" if pause < math.inf else "when the node is started again"
+        _LOG.warning("%s: not sent (%s), next try %s", delivery.name, error, then)
 
-    def _send(self, files: Sequence[Path]) -> tuple[list[Path], str]:
-        """Send files over one association. Returns the files that were not accepted, and the last error."""
-        left = list(files)
-        ae = AE(ae_title=self._ae_title)
-        ae.acse_timeout = ae.dimse_timeout = ae.network_timeout = ae.connection_timeout = TIMEOUT_SECONDS
-        for sop_class, syntaxes in _contexts(files).items():
-            ae.add_requested_context(sop_class, syntaxes)
-        archive = self._archive
-        association = ae.associate(archive.host, archive.port, ae_title=archive.ae_title)
-        if not association.is_established:
-            return left, _why_not(association)
-        error = ""
+    def _send(self, files: Sequence[Path]) -> tuple[list[Path], str, bool]:
+        """Send files over one connection.
+
+        Returns the files that were not accepted, the last error, and whether another try may succeed.
+        """
+        left, faults = list(files), list[UnreachableError | NotTakenError]()
         try:
-            for path in files:
-                if self._stop_asked.is_set():
-                    break
-                failure = _store(association, path) if association.is_established else _SILENT
-                if failure:
-                    error = failure
-                else:
-                    left.remove(path)
-        finally:
-            if association.is_established:
-                association.release()
-        return left, error
-
-
-def _contexts(files: Sequence[Path]) -> dict[str, list[str]]:
-    """Transfer syntaxes by SOP class.
-
-    Uncompressed files also offer Implicit VR Little Endian, which every archive supports.
-    """
-    contexts: dict[str, list[str]] = {}
-    for path in files:
-        meta = dcmread(path, specific_tags=["SOPClassUID"]).file_meta
-        own = UID(meta.TransferSyntaxUID)
-        syntaxes = [own] if own.is_encapsulated else [own, ImplicitVRLittleEndian]
-        contexts.setdefault(meta.MediaStorageSOPClassUID, []).extend(syntaxes)
-    return contexts
-
-
-def _store(association: Association, path: Path) -> str:
-    """Send one file. Returns the reason for a failure, '' for success."""
-    try:
-        status = association.send_c_store(path)
-    except ValueError:  # raised by pynetdicom without an accepted context
-        return f"the archive does not accept {dcmread(path, specific_tags=['SOPClassUID']).SOPClassUID.name}"
-    if "Status" not in status:
-        return _SILENT
-    if status.Status == 0 or status.Status in _WARNINGS:
-        return ""
-    return f"the archive answers with status 0x{status.Status:04X}"
-
-
-def _why_not(association: Association) -> str:
-    """Reason why an association was not established."""
-    if association.is_rejected:
-        return "the archive rejects the association"
-    if association.rejected_contexts:
-        names = dict.fromkeys(
-            UID(context.abstract_syntax or "").name for context in association.rejected_contexts
-        )
-        return f"the archive does not accept {', '.join(names)}"
-    return "the archive cannot be reached" if association.is_aborted else "no association with the archive"
+            with connect(self._settings, files) as store:
+                for path in files:
+                    if self._stop_asked.is_set():
+                        break
+                    try:
+                        store(path)
+                        left.remove(path)
+                    except NotTakenError as fault:
+                        faults.append(fault)
+        except UnreachableError as fault:
+            faults.append(fault)
+        may_heal = any(isinstance(fault, UnreachableError) or fault.may_heal for fault in faults)
+        return left, str(faults[-1]) if faults else "", may_heal

@@ -3,13 +3,19 @@
 Source: DICOM PS3.5 table 6.2-1 (AE titles).
 """
 
+import os
+import ssl
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from ich_mil.settings import check_least
 
 AE_LENGTH = 16
 """Maximum length of an AE title, characters."""
+SECRET_VARIABLE = "ICH_MIL_ARCHIVE_SECRET"
+"""Environment variable of the password or token, where no `secret_file` is named."""
 
 
 def check_ae_title(name: str, title: str) -> None:
@@ -32,17 +38,83 @@ def _check_port(name: str, port: int, *, least: int) -> None:
 
 @dataclass(frozen=True)
 class ArchiveSettings:
-    """AE title, host name or address, and DICOM port of the archive that receives the results."""
+    """Archive that receives the results: a peer of C-STORE, or the URL of a DICOMweb service (STOW-RS).
 
-    ae_title: str
-    host: str
-    port: int
+    The password or token is in `secret_file` or in the environment variable `SECRET_VARIABLE`.
+
+    Attributes:
+        ae_title: AE title of the peer.
+        host: its host name or address.
+        port: its DICOM port.
+        url: base URL of the service, such as https://pacs.example/dicom-web; http on this machine only.
+        user: user name of HTTP basic authentication; without it the secret is a bearer token.
+        secret_file: file with the password or token; read for each delivery.
+        ca_bundle: PEM file of the certificate authorities of the service; the system's by default.
+    """
+
+    ae_title: str = ""
+    host: str = ""
+    port: int = 0
+    url: str = ""
+    user: str = ""
+    secret_file: Path | None = None
+    ca_bundle: Path | None = None
 
     def __post_init__(self) -> None:
+        peer, service = (self.ae_title, self.host, self.port), (self.user, self.secret_file, self.ca_bundle)
+        if any(peer if self.url else service) or not any((*peer, self.url)):
+            raise ValueError(
+                "archive needs either ae_title, host and port, or url (with user, secret_file, ca_bundle)"
+            )
+        if self.url:
+            self._check_service()
+            return
         check_ae_title("archive.ae_title", self.ae_title)
         if not self.host.strip():
             raise ValueError("archive.host must not be empty")
         _check_port("archive.port", self.port, least=1)
+
+    @property
+    def name(self) -> str:
+        """AE title of the peer, or host and port of the URL."""
+        return self.ae_title or urlsplit(self.url).netloc
+
+    def secret(self) -> str:
+        """Password or token; '' if there is none. `ValueError` if it cannot be used."""
+        source = str(self.secret_file or SECRET_VARIABLE)
+        try:
+            secret = self.secret_file.read_text() if self.secret_file else os.environ.get(SECRET_VARIABLE, "")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"archive.secret_file {source}: cannot be read as text") from error
+        secret = secret.strip()
+        if not secret and (self.user or self.secret_file):
+            raise ValueError(f"{source}: holds no password or token for {self.name}")
+        if not (self.user or (secret.isascii() and secret.isprintable())):  # its value must not be shown
+            raise ValueError(f"{source}: holds no token, which is one line of ASCII characters")
+        return secret
+
+    def _check_service(self) -> None:
+        try:
+            parts = urlsplit(self.url)
+            is_here = parts.hostname in ("localhost", "127.0.0.1", "::1")
+            fits = parts.hostname and (parts.scheme == "https" or (parts.scheme == "http" and is_here))
+            fits = fits and parts.port != 0 and not ({"@", "?", "#"} & set(self.url))
+        except ValueError:  # the port is no number
+            fits = False
+        if not fits:  # the URL is not shown: it may hold a password
+            raise ValueError(
+                "archive.url must be https://HOST[:PORT]/PATH (http only on this machine), without a user, "
+                "which stands in archive.user, and without '?' and '#'"
+            )
+        if find_spec("dicomweb_client") is None:
+            raise ValueError("archive.url needs the package dicomweb-client: pip install 'ich-mil[dicomweb]'")
+        try:
+            ssl.create_default_context(cafile=self.ca_bundle)
+        except OSError as error:
+            raise ValueError(
+                f"archive.ca_bundle {self.ca_bundle}: is not a file of certificates in PEM format"
+            ) from error
+        self.secret()
 
 
 @dataclass(frozen=True)

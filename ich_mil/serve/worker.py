@@ -72,7 +72,7 @@ class Worker(threading.Thread):
         started = time.monotonic()
         attempts = self._spool.settings.attempts
         try:
-            files = self._process.judge(job.objects, out)
+            files = self._process.judge(job.objects, out, self._spool.outbox.sent(job.key))
             if not files:
                 raise StudyFailedError("the judge wrote no result")
             if absent := [path.name for path in files if not path.is_file()]:

@@ -26,13 +26,17 @@ def scan_result(prepared, scan):
         for n, sop in enumerate(prepared.slices(scan).sop)
     )
     pixels = digest(*(one.encode() for one in prepared.slices(scan).content))
-    return ScanResult(scan, "p", 0.2, 0.05, (0.1, 0.3), "negative", None, (), slices, (), pixels)
+    numbers = 0.2, 0.05, (0.1, 0.3)
+    folder = prepared.folders[scan]
+    return ScanResult(scan, "p", *numbers, "negative", None, (), slices, (), pixels, folder=folder)
 
 
 @pytest.fixture
 def folder(tmp_path):
     """Two studies, predicted and mapped, as `ich-mil predict` leaves them; and their results."""
     root = phantoms.cq500(tmp_path / "site", studies=2)
+    for path in root.rglob("*.dcm"):
+        phantoms.rewrite(path, AccessionNumber="ACC-4711")
     out = tmp_path / "DOE_JANE"
     prepared = prepare("unlabelled", root, out / "prepared", jobs=1, thickness_mm=5.0)
     results = Results(
@@ -92,12 +96,14 @@ def test_names_are_shown_only_where_asked_for(folder):
     out, _, _ = folder
     show_folder(out, Shown(names=True))
     pages = [path.read_text() for path in out.glob("scan-*.html")]
-    assert all("CQ500-CT-" in page for page in pages)
+    assert all("CQ500-CT-" in page and "ACC-4711" in page for page in pages)
     index = (out / "index.html").read_text()
     assert "DOE_JANE" in index
     assert index.count('<div class="who"><bdi>') == index.count("<tr data-decision") == 2
     show_folder(out, Shown())
-    assert not any("CQ500-CT-" in path.read_text() for path in out.glob("*.html"))
+    pages = [path.read_text() for path in out.glob("*.html")]
+    assert not any("CQ500-CT-" in page or "ACC-4711" in page for page in pages)
+    assert all("CQ500CT0 CQ500CT0" in page or "CQ500CT1 CQ500CT1" in page for page in pages)  # their folders
 
 
 def test_a_study_whose_files_are_gone_does_not_keep_others_from_theirs(folder):

@@ -126,5 +126,5 @@ def test_what_is_refused(folder, kinds, tmp_path, capsys):
     (folder / "features_1.safetensors").unlink()
     error = refused(capsys, *words(folder, table, tmp_path / "out"))
     assert "features_1.safetensors: cannot be read" in error
-    with pytest.raises(ModelError, match="cannot be read as kinds"):
+    with pytest.raises(ModelError, match="holds no kinds of bleed"):
         subtype.Kinds.load(tmp_path, weights="")

@@ -1,15 +1,18 @@
 """Triage on the command line: thresholds, decisions in reading order, and what is refused."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from ich_mil.data.preparation.prepare import prepare
 from ich_mil.evaluate.deployment.triage import fit_triage
 from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.runs.predictions import Provenance, Results, ScanResult, read_results, write_results
+from tests import phantoms
 from tests.feature_table import write_features
 from tests.runs_for_tests import feature_run, refused, run
 
@@ -30,7 +33,7 @@ def predictions(folder, n=200, *, seed=0, labelled=True, weights="abc", set_name
     return labels, p
 
 
-def change(folder, **by_scan):
+def change(folder, /, **by_scan):
     """Change fields of stored scans, each by a function of the number of the scan."""
     results = read_results(folder)
     scans = tuple(
@@ -95,14 +98,43 @@ def test_scans_without_a_label_are_no_negative_ones(tmp_path):
     assert (written["low"], written["high"], written["n_negative"]) == (want.low, want.high, 75)
 
 
+def test_labels_by_folder_of_some_scans(tmp_path, capsys):
+    labels, p = predictions(tmp_path, labelled=False)
+    change(tmp_path, folder=lambda i: f"{i:04d}")
+    rows = [f"{i};{'yes' if labels[i] else 'no'}" for i in range(150)]  # as Excel leaves 0007
+    (tmp_path / "Labels.csv").write_text("Folder;Label\n" + "\n".join(rows))
+    written = fitted(tmp_path, "--labels", tmp_path / "Labels.csv", *OPTIONS)
+    want = fit_triage(labels[:150], p[:150], **GUARANTEE)
+    assert (written["low"], written["n_negative"]) == (want.low, 75)
+    assert "which take no part: 50" in capsys.readouterr().out
+    assert run("triage", tmp_path, "--apply", tmp_path / "triage.json") == 0
+    decided = pd.read_csv(tmp_path / "decisions.csv", dtype=str).set_index("scan")
+    assert decided.folder["s7"] == "0007"
+
+
+def test_labels_by_accession_number_while_the_dicom_files_are_there(tmp_path, capsys):
+    root = phantoms.cq500(tmp_path / "site", studies=2)
+    for number, folder in enumerate(sorted(root.glob("CQ500CT*"))):
+        for path in folder.rglob("*.dcm"):
+            phantoms.rewrite(path, AccessionNumber=f"00{number}")
+    prepared = prepare("unlabelled", root, tmp_path / "prepared", jobs=1)
+    predictions(tmp_path, 2)
+    change(tmp_path, scan=lambda i: prepared.scans.index[i])
+    (tmp_path / "labels.csv").write_text("accession,label\n0,yes\n1,no\n")
+    words = ("triage", tmp_path, "--labels", tmp_path / "labels.csv")
+    assert run(*words) == 2  # too few for a guarantee
+    assert "2 of 2 rows" in capsys.readouterr().out
+    shutil.rmtree(root)
+    assert "0 (line 2), 1 (line 3)" in refused(capsys, *words)
+
+
 def test_labels_that_cannot_be_used(tmp_path, capsys):
     predictions(tmp_path / "known")
     path = tmp_path / "labels.csv"
     for rows, message in (
         ([f"s{i},1" for i in range(200)], "labels.csv: "),  # one class only
-        ([f"s{i},{i % 2}" for i in range(199)], "1 scans are in the labels or in the predictions"),
-        ([f"s{i},{i % 2}" for i in range(201)], "1 scans are in the labels or in the predictions"),
-        (["s0,1", "s0,0"], "listed twice: s0"),
+        ([f"s{i},{i % 2}" for i in range(201)], "s200 (line 202)"),
+        (["s0,1", "s0,0"], "2 and 3"),
     ):
         path.write_text("\n".join(["scan,label", *rows]))
         assert message in refused(capsys, "triage", tmp_path / "known", "--labels", path)

@@ -44,6 +44,7 @@ def test_scans_slices_pixels_and_ledger_are_those_of_the_sets(prepared, tmp_path
         assert both.part_of(name) is part
         assert np.array_equal(both.hu(name), part.hu(name))
         assert both.slices(name).reset_index(drop=True).equals(part.slices(name).reset_index(drop=True))
+    assert both.folders == prepared.folders | single.folders
     assert both.ledger_by_scan[""] == [*prepared.ledger_by_scan.get("", []), *single.ledger_by_scan[""]]
     with pytest.raises(DataError, match="has no scan 'd'"):
         both.hu("d")

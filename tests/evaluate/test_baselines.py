@@ -63,7 +63,17 @@ def test_at_a_site_the_intercept_alone_is_fitted():
     assert found.intercept == pytest.approx(-2 * np.log(0.3 / 0.7), rel=1e-6)  # float32 probabilities
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"slope": 1}', '{"slope": "a", "intercept": 0}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"slope": 1}',
+        '{"slope": "a", "intercept": 0}',
+        '{"slope": NaN, "intercept": 0}',
+        '{"slope": 1e400, "intercept": 0}',
+    ],
+)
 def test_a_damaged_file_of_a_sigmoid(tmp_path, text):
     assert CnnSigmoid.load(tmp_path / "s.json") is None
     (tmp_path / "s.json").write_text(text)

@@ -78,6 +78,17 @@ def test_a_study_without_a_prediction_has_its_reasons():
     assert "DOE" not in text
 
 
+def test_folders_stand_beside_the_ids():
+    one = replace(RESULTS.scans[0], folder="site/001")
+    lost = LedgerEntry("1.2.3", "002", Code.SCAN_EMPTY, "")
+    html = render_cohort(replace(RESULTS, scans=(one,), ledger=(lost,)), LINKS, title="Studies")
+    link = (
+        f'<a href="{LINKS[one.scan]}"><bdi>site/001</bdi></a><div class="quiet"><bdi>{one.scan}</bdi></div>'
+    )
+    assert link in html
+    assert "<bdi>002</bdi> <bdi>1.2.3</bdi>" in html
+
+
 class Read(LedgerEntry):
     """A line that counts how often its scan is looked at, also to compare it with another line."""
 
@@ -137,7 +148,7 @@ def test_input_problems_are_told_without_dicom_texts():
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_texts_are_only_text(text):
     lost = LedgerEntry(text, text, Code.SCAN_EMPTY, text)
-    scans = (replace(RESULTS.scans[0], scan=text, patient=text), RESULTS.scans[1])
+    scans = (replace(RESULTS.scans[0], scan=text, patient=text, folder=text), RESULTS.scans[1])
     model = Provenance(text, text, text, text, text, text)
     hostile = replace(RESULTS, scans=scans, ledger=(lost,), model=model, decided_by=text)
     texts = {text: {"PatientName": text}}
@@ -145,7 +156,11 @@ def test_hostile_texts_are_only_text(text):
     name = RESULTS.scans[0].scan
     ordinary = check_offline(
         render_cohort(
-            replace(RESULTS, scans=RESULTS.scans[:2]),
+            replace(
+                RESULTS,
+                scans=(replace(RESULTS.scans[0], folder="001"), RESULTS.scans[1]),
+                ledger=(replace(RESULTS.ledger[0], file="002"),),
+            ),
             {name: "a.html"},
             title="Studies",
             texts={name: {"PatientName": "Doe"}},

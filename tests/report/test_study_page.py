@@ -293,7 +293,7 @@ def test_dicom_texts_are_hidden_unless_asked_for():
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_texts_are_only_text(text):
     entry = LedgerEntry(text, text, Code.UNREADABLE, text)
-    hostile = replace(SCAN, scan=text, patient=text, ledger=(entry,) * 2)
+    hostile = replace(SCAN, scan=text, patient=text, folder=text, ledger=(entry,) * 2)
     quiet = replace(SCAN, ledger=(replace(entry, scan="s", file="f", detail="d"),) * 2)
     page = page_of(
         hostile,

@@ -43,7 +43,7 @@ def test_one_of_another_version_is_refused(tmp_path):
     shutil.copytree(FOLDER, tmp_path / "old")
     about = tmp_path / "old" / "member_0" / "run.json"
     about.write_text(json.dumps(json.loads(about.read_text()) | {"format": "ich_mil.run.3"}))
-    with pytest.raises(ModelError, match=r"member_0: is a run of another version"):
+    with pytest.raises(ModelError, match=r"member_0/run\.json: is of another version"):
         load_model(tmp_path / "old")
 
 

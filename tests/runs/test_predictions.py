@@ -68,7 +68,12 @@ def parts():
         for scan, table in tables.items()
     }
     scans = pd.DataFrame({"content": ["c1", "c2", ""]}, index=["a", "b", "c"])
-    prepared = SimpleNamespace(ledger_by_scan=lines, slices=tables.__getitem__, scans=scans)
+    prepared = SimpleNamespace(
+        ledger_by_scan=lines,
+        slices=tables.__getitem__,
+        scans=scans,
+        folders={"a": "001", "b": "", "lost": "004"},
+    )
     return features, predictions, explained, prepared
 
 
@@ -137,6 +142,22 @@ def test_both_files_say_the_same(results, tmp_path):
     assert slices.scan_without.isna().tolist() == [False, False, True, False, False]
     assert slices.label.tolist()[1] == 1
     assert table.equals(table[results_table(results).columns])
+
+
+def test_the_folder_of_a_scan_stands_beside_its_id(results, tmp_path):
+    assert [scan.title for scan in results.scans] == ["001 (a)", "b", "c"]
+    write_results(results, tmp_path)
+    assert read_results(tmp_path) == results
+    table = pd.read_csv(tmp_path / "predictions.csv", dtype=str, keep_default_na=False)
+    assert table.groupby("scan").folder.unique().map(list).to_dict() == {"a": ["001"], "b": [""], "c": [""]}
+
+
+def test_a_study_without_a_prediction_has_its_folder():
+    features, predictions, explained, prepared = parts()
+    line = {"scan": "lost", "file": "", "code": "scan-empty", "detail": "no slice"}
+    prepared.ledger_by_scan["lost"] = [line]
+    found = made(features, predictions, explained, prepared, set_name="new", model=MODEL)
+    assert [(one.scan, one.file) for one in found.ledger] == [("", "readme.txt"), ("lost", "004")]
 
 
 def test_ledger_lines_of_other_scans_of_the_prepared_set_are_left_out():

@@ -36,7 +36,7 @@ def make(tmp_path, archive, monkeypatch):
         with monkeypatch.context() as patch:
             if local:
                 patch.setattr(node_module, "JudgeProcess", LocalProcess)
-            settings = settings_of(tmp_path, archive=archive.port, **changes)
+            settings = settings_of(tmp_path, **{"archive": archive.port} | changes)
             made.append(Node(settings, judge, stop=threading.Event()))
         return made[-1]
 

@@ -4,7 +4,7 @@ import errno
 import os
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +32,7 @@ class FakeJudge:
             raise ModelError("m: no finished run")
         return self.judge
 
-    def judge(self, study: Path, out: Path, /) -> list[Path]:
+    def judge(self, study: Path, out: Path, sent: Sequence[Path], /) -> list[Path]:
         images = [dcmread(path, force=True) for path in sorted(study.glob("*.dcm"))]
         print(images[0].get("PatientName"))  # a judge that says too much
         if self.calls is not None:
@@ -70,9 +70,9 @@ class LocalProcess:
     def start(self):
         self._judge, self.starts = self._factory(), 1
 
-    def judge(self, study: Path, out: Path) -> list[Path]:
+    def judge(self, study: Path, out: Path, sent: Sequence[Path]) -> list[Path]:
         try:
-            return self._judge(study, out)
+            return self._judge(study, out, sent)
         except DataError as error:
             raise StudyFailedError(str(error)) from error
 
@@ -85,11 +85,13 @@ def plain_judge():
     return _plain
 
 
-def _plain(study: Path, out: Path) -> list[Path]:
+def _plain(study: Path, out: Path, sent: Sequence[Path]) -> list[Path]:
     if study.name == "swell":
         _HELD.append(b"x" * 300_000_000)
     if study.name == "bug":
         raise KeyError("bug")
+    if study.name == "grown":
+        return [*sent]
     if study.name == "child":
         child = subprocess.Popen(["sleep", "1000"])
         (out / "child").write_text(str(child.pid))
@@ -112,7 +114,7 @@ def load_reader() -> Judge:
     from ich_mil.data.preparation.identifying_texts import source_files
     from ich_mil.data.preparation.prepare import prepare
 
-    def read(study: Path, out: Path, /) -> list[Path]:
+    def read(study: Path, out: Path, sent: Sequence[Path], /) -> list[Path]:
         prepared = prepare("unlabelled", study, out / "prepared", jobs=1)
         first = dcmread(source_files(prepared, prepared.table.scan[0])[0], stop_before_pixels=True)
         return [capture(first, list(prepared.table.sop), out / "capture.dcm")]

@@ -61,6 +61,11 @@ def test_process_is_replaced_after_swelling_or_a_bug(process, tmp_path, monkeypa
     assert one.starts == 3
 
 
+def test_the_judge_is_given_what_was_sent(process, tmp_path):
+    sent = [tmp_path / "a.dcm", tmp_path / "b.dcm"]
+    assert process().judge(tmp_path / "grown", tmp_path, sent) == sent
+
+
 def test_children_of_a_study_end_with_its_process(process, tmp_path):
     with pytest.raises(JudgeLostError, match="exit code 7"):
         process().judge(tmp_path / "child", tmp_path)

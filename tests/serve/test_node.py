@@ -325,3 +325,21 @@ def test_log_line_is_written_at_once_with_its_time(monkeypatch, tmp_path, encodi
     assert text == f"{line}\n"
     assert level == "INFO"
     time.strptime(stamp, "%Y-%m-%dT%H:%M:%S%z")
+
+
+def test_a_study_that_grew_is_judged_with_what_was_sent_of_it(start, archive):
+    told = []
+
+    def make_judge():
+        def judge(study, out, sent):
+            told.append([path.name for path in sent])
+            names = sorted(path.name for path in study.iterdir())
+            return [capture(ct_slice(uid(1), 0), names, out / f"{len(names)}.dcm")]
+
+        return judge
+
+    node = start(make_judge)
+    for n_slices in (1, 2, 3):
+        assert send(node.listener.port, study(1, slices=n_slices)[-1:]) == [0]
+        wait_for(lambda n=n_slices: len(archive.received) == n and not node.outbox.waiting())
+    assert [sorted(names) for names in told] == [[], ["1.dcm"], ["1.dcm", "2.dcm"]]

@@ -1,6 +1,7 @@
 """Deliveries: order, pauses, superseded states, and kills between two steps."""
 
 import json
+import math
 import time
 from dataclasses import replace
 from itertools import count
@@ -163,6 +164,34 @@ def test_newer_results_are_made_again_if_older_ones_cannot_be_superseded(spool):
     assert spool.take() == second
     spool.judged(second, judge(spool, second))
     assert names(spool.outbox) == [second.name]
+
+
+def test_what_the_archive_has_of_a_study(spool):
+    """Not what waits, what was superseded before it was sent, and what belongs to another study."""
+    judged(spool, 2, sent=True)
+    store(spool, ct_slice(uid(1), 0))
+    first = spool.take()
+    spool.judged(first, judge(spool, first, "a", "b"))
+    outbox = spool.outbox
+    assert outbox.sent(first.key) == []
+    delivery = outbox.due()
+    outbox.postpone(delivery, delivery.files[1:], "the archive has no room")
+    second = judged(spool, 1, 1)  # supersedes the rest of the first
+    assert [path.name for path in outbox.sent(first.key)] == ["a.dcm"]
+    outbox.took(outbox.due())
+    assert {(path.parent.name, path.name) for path in outbox.sent(first.key)} == {
+        (first.name, "a.dcm"),
+        (second.name, "capture.dcm"),
+    }
+
+
+def test_without_hope_a_delivery_waits_for_the_next_start(outbox, tmp_path):
+    put(outbox, "a")
+    delivery = outbox.due()
+    assert outbox.postpone(delivery, delivery.files, "too large", may_heal=False) == math.inf
+    assert outbox.due() is None
+    assert [one.error for one in outbox.waiting()] == ["too large"]
+    assert open_outbox(tmp_path).due().name == "a"
 
 
 @pytest.mark.parametrize("taken", [False, True])

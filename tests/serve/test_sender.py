@@ -13,6 +13,7 @@ from pydicom.uid import (
     SecondaryCaptureImageStorage,
 )
 
+from ich_mil.serve import archive as archive_module
 from ich_mil.serve import sender as sender_module
 from ich_mil.serve.outbox import Outbox
 from ich_mil.serve.sender import Sender
@@ -153,7 +154,7 @@ def test_an_archive_that_takes_no_connection(start, archive, outbox, title, up, 
 
 
 def test_an_archive_that_says_nothing_is_waited_for_as_long_as_allowed(start, outbox, monkeypatch):
-    monkeypatch.setattr(sender_module, "TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(archive_module, "TIMEOUT_SECONDS", 0.3)
     put(outbox)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         start(silent.getsockname()[1])
@@ -161,7 +162,7 @@ def test_an_archive_that_says_nothing_is_waited_for_as_long_as_allowed(start, ou
 
 
 def test_an_archive_that_falls_silent(start, archive, outbox, monkeypatch):
-    monkeypatch.setattr(sender_module, "TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(archive_module, "TIMEOUT_SECONDS", 0.3)
     wake = threading.Event()
     archive.then = lambda: wake.wait(10)
     put(outbox, n_files=3)
@@ -182,7 +183,7 @@ def test_a_stop_while_it_sends_is_no_failure(start, archive, outbox):
 
 
 def test_notes_that_cannot_be_written_end_no_sender(start, archive, outbox, monkeypatch):
-    monkeypatch.setattr(sender_module, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(sender_module, "PAUSE_SECONDS", 0.5)
     _, sops = put(outbox)
     with no_room_for(outbox.sent_folder):
         sender = start(archive.port)

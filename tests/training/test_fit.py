@@ -526,8 +526,8 @@ def test_a_cnn_is_saved_whole_or_not_at_all(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"ich_mil.cnn.2"', '"ich_mil.cnn.0"', "version ich_mil.cnn.0"),
-        ('"features": 8', '"features": 32', "cannot be read"),
+        ('"ich_mil.cnn.2"', '"ich_mil.cnn.0"', "another version"),
+        ('"features": 8', '"features": 32', "does not hold"),
         ('"channels"', '"doors"', "cannot be read"),
         ('"encoder"', '"spine"', "cannot be read"),
         ('"settings"', "settings", "cannot be read"),

@@ -5,13 +5,15 @@ Collections read label files and folder names only; `ich_mil.dicom` reads pixels
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from ich_mil.data.labels import UNKNOWN
+from ich_mil.data.scan_labels import unlabelled
 from ich_mil.errors import DataError
-from ich_mil.ledger import LedgerEntry
+from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.progress import say
 
 
 class Source(NamedTuple):
@@ -21,12 +23,21 @@ class Source(NamedTuple):
     sop: str
 
 
+class Series(NamedTuple):
+    """A series of a scan: scan id, SeriesInstanceUID, and the path of one of its files below the root."""
+
+    scan: str
+    uid: str
+    path: str
+
+
 class Collection(ABC):
     """DICOM files below a root folder, and their labels.
 
     Attributes:
         root: the folder.
         entries: ledger lines about the label files.
+        left_out: scans without a label, which take no part; known after `check`.
         pictures: whether PNG and JPEG files count as slices.
     """
 
@@ -38,6 +49,7 @@ class Collection(ABC):
             raise DataError(f"{root}: {what}")
         self.root = root
         self.entries: list[LedgerEntry] = []
+        self.left_out: set[str] = set()
 
     @abstractmethod
     def files(self) -> Iterator[str]:
@@ -61,17 +73,33 @@ class Collection(ABC):
 
     @abstractmethod
     def check(
-        self, scans: Iterable[tuple[str, Sequence[Source]]], refused: Iterable[LedgerEntry] = ()
+        self,
+        scans: Iterable[tuple[str, Sequence[Source]]],
+        refused: Iterable[LedgerEntry] = (),
+        series: Iterable[Series] = (),
     ) -> None:
         """Compare the labels with the scans that were found.
 
         Args:
             scans: scan ids, each with its usable slices.
             refused: a ledger line for each file that is not a usable slice.
+            series: the series of all scans.
 
         Raises:
-            DataError: a scan without a label, or a label without a scan.
+            DataError: labels that do not fit the scans.
         """
+
+    def leave_out(self, scans: Mapping[str, str], reading: str) -> None:
+        """Leave scans without a label out of the set, and print what was read of the labels.
+
+        Args:
+            scans: scan id -> path of one of its files, for the ledger.
+            reading: what was understood of the table of labels.
+        """
+        self.left_out = {*scans}
+        detail = "it has no label and takes no part"
+        self.entries += [LedgerEntry(scan, place, Code.NO_LABEL, detail) for scan, place in scans.items()]
+        say(f"{reading}{unlabelled(len(scans))}")
 
     def check_twins(self, scan: str, other: str) -> None:  # noqa: B027 - most layouts accept any
         """Raise `DataError` if the labels of two scans with identical slices conflict."""

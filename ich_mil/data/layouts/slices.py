@@ -1,9 +1,10 @@
-"""Slice layout: single labelled slices, as 8-bit pictures or DICOM files, with a `labels.csv`.
+"""Slice layout: single labelled slices, as 8-bit pictures or DICOM files, with a table of labels.
 
-The table has columns `slice,label` and optionally `patient`. `slice` is the name of a file without its
-suffix, at any depth below ROOT. A column `any`, as in tables of RSNA 2019, may replace `label`; others are
-ignored. Each slice is a scan of one slice, whatever its study UID, and need not show a head. Without a column
-`patient`, the PatientID of a DICOM file is used, and each picture counts as a patient.
+The table, `labels.csv` or `labels.xlsx`, has columns `slice,label` and optionally `patient`. `slice` is the
+name of a file without its suffix, at any depth below ROOT. A column `any`, as in tables of RSNA 2019, may
+replace `label`; others are ignored. Each slice is a scan of one slice, whatever its study UID, and need not
+show a head. A slice without a label takes no part. Without a column `patient`, the PatientID of a DICOM file
+is used, and each picture counts as a patient.
 
 Legend: `H, W` pixels.
 """
@@ -15,12 +16,13 @@ from unicodedata import normalize
 
 import numpy as np
 
-from ich_mil.data.labels import binary, name_some, read_label_csv
-from ich_mil.data.layouts.collection import Collection, Source, every_file
-from ich_mil.data.layouts.folder import LABELS
+from ich_mil.data.labels import name_some
+from ich_mil.data.layouts.collection import Collection, Series, Source, every_file
 from ich_mil.data.layouts.slice_pictures import Window, is_picture, read_picture
 from ich_mil.data.preparation.record import ScanRecord
 from ich_mil.data.preparation.scan import ScanTask, slice_row, write_scan
+from ich_mil.data.scan_labels import LABELS, find_labels, read_scan_labels
+from ich_mil.data.scan_names import ScanNames
 from ich_mil.data.splits import patient_key
 from ich_mil.dicom.files.header import SliceHeader
 from ich_mil.dicom.pixels.read import read_slice
@@ -40,23 +42,18 @@ class SliceCollection(Collection):
     def __init__(self, root: Path, *, window: Window | None) -> None:
         super().__init__(root)
         self.window = window
-        self.path = root / LABELS
-        table = read_label_csv(self.path, ["slice"], key="slice")
-        found = [column for column in ("label", "any") if column in table]
-        if not found:
-            raise DataError(f"{self.path}: has neither a column label nor a column any; add one with 0 and 1")
-        names = table["slice"].map(lambda name: normalize("NFC", name))
-        self.labels = dict(zip(names, binary(table[found[0]], self.path), strict=True))
+        self.path = find_labels(root)
+        self.table = read_scan_labels(self.path, ids={"slice": "slice"}, labels=("label", "any"))
+        self.labels: dict[str, int] = {}
         self.patients: dict[str, str] = {}
-        if "patient" in table:
-            if (empty := table.patient == "").any():
-                reason = "patient is empty; where it is unknown write the slice"
-                raise DataError(f"{self.path}: line {table.index[empty][0] + 2}: {reason}")
-            self.patients = dict(zip(names, map(patient_key, table.patient), strict=True))
+        rows = self.table.rows
+        if "patient" in rows and (empty := rows.patient == "").any():
+            reason = "patient is empty; where it is unknown write the slice"
+            raise DataError(f"{self.path}: line {rows.index[empty][0]}: {reason}")
 
     def files(self) -> Iterator[str]:
-        """All files below the folder except `labels.csv`."""
-        return (path for path in every_file(self.root, self.root) if path != LABELS)
+        """All files below the folder except tables of labels in it."""
+        return (path for path in every_file(self.root, self.root) if not LABELS.fullmatch(path))
 
     def scan_id(self, path: str, study_uid: str) -> str:
         """File name without its suffix, in Unicode form NFC."""
@@ -75,11 +72,15 @@ class SliceCollection(Collection):
         return self.patients.get(scan, "")
 
     def check(
-        self, scans: Iterable[tuple[str, Sequence[Source]]], refused: Iterable[LedgerEntry] = ()
+        self,
+        scans: Iterable[tuple[str, Sequence[Source]]],
+        refused: Iterable[LedgerEntry] = (),
+        series: Iterable[Series] = (),
     ) -> None:
-        """Require that rows and files match one to one, and that a window is given exactly for pictures.
+        """Require a file for each labelled row, and a window exactly for pictures.
 
-        A DICOM file that has a row but cannot be used gets ledger lines, as in the other layouts.
+        A slice without a label is left out. A DICOM file that has a row but cannot be used gets ledger lines,
+        as in the other layouts.
         """
         found, unusable = dict(scans), {self.scan_id(one.file, ""): one for one in refused}
         if twice := [scan for scan, sources in found.items() if len(sources) > 1]:
@@ -88,16 +89,10 @@ class SliceCollection(Collection):
                 f"{self.root}: {len(twice)} slices occur twice, the first is {twice[0]!r} "
                 f"({name_some(files)}); keep one file with one slice for each"
             )
-        if missing := sorted(found.keys() - self.labels.keys()):
-            raise DataError(
-                f"{self.path}: no row for {len(missing)} slices: {name_some(missing)}; add a row for each, "
-                "or remove their files"
-            )
-        if unknown := sorted(self.labels.keys() - found.keys() - unusable.keys()):
-            raise DataError(
-                f"{self.path}: names {len(unknown)} slices without a file: {name_some(unknown)}; correct "
-                "these rows, or remove them"
-            )
+        rows, reading = self.table.match(ScanNames((scan, scan) for scan in (*found, *unusable)))
+        self.labels = dict(zip(rows.index, rows.label, strict=True))
+        if "patient" in rows:
+            self.patients = dict(zip(rows.index, map(patient_key, rows.patient), strict=True))
         for scan in sorted(self.labels.keys() & unusable.keys() - found.keys()):
             if unusable[scan].code == Code.NOT_DICOM:
                 raise DataError(
@@ -116,7 +111,8 @@ class SliceCollection(Collection):
             )
         if pictures and not self.patients:
             detail = f"no column patient: {len(pictures)} pictures count as patients of their own"
-            self.entries.append(LedgerEntry("", LABELS, Code.PATIENT_MISSING, detail))
+            self.entries.append(LedgerEntry("", self.path.name, Code.PATIENT_MISSING, detail))
+        self.leave_out({scan: of[0].path for scan, of in found.items() if scan not in self.labels}, reading)
 
     def check_twins(self, scan: str, other: str) -> None:
         """Raise `DataError` if two identical slices have different labels."""

@@ -13,6 +13,7 @@ import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.preparation.record import ScanRecord, need_record
+from ich_mil.data.scan_names import ScanNames, folder_names
 from ich_mil.data.store import open_prepared, scan_file
 from ich_mil.dicom.geometry.planes import steps_of
 from ich_mil.errors import DataError
@@ -27,21 +28,21 @@ def explain(folder: Path, scan: str) -> str:
 
     Args:
         folder: a prepared set.
-        scan: the id of a scan, which may have been left out, or the source folder of a prepared scan.
+        scan: the id or the source folder of a scan, which may have been left out.
 
     Raises:
         DataError: `folder` is no prepared set, the record or pixels of the scan are damaged, or the set has
             no such scan; the error names similar ids.
     """
     prepared = open_prepared(folder)
-    below = prepared.table.scan[prepared.table.source.str.startswith(f"{scan.rstrip('/')}/")].unique()
-    scan = below[0] if len(below) == 1 else scan
+    fits = ScanNames(folder_names(prepared.in_folders)).find(scan)
+    scan = next(iter(fits)) if len(fits) == 1 else scan
     lines = prepared.ledger_by_scan.get(scan, [])
     story = [scan]
     if scan in prepared.scans.index:
         story += _result(need_record(folder, scan), prepared.slices(scan), scan_file(folder, scan))
     elif lines:
-        story.append("  left out: it has no slice that can be used")
+        story.append("  left out")
     else:
         names = sorted({*prepared.scans.index, *prepared.ledger_by_scan} - {""})
         near = ", ".join(get_close_matches(scan, names, n=3, cutoff=0.0))

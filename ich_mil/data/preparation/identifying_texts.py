@@ -4,6 +4,7 @@ The texts are untrusted and may identify the patient, so reports show them only 
 """
 
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from ich_mil.data.preparation.record import need_record
@@ -33,7 +34,15 @@ def source_files(prepared: PreparedSet, scan: str) -> list[Path]:
     return list(dict.fromkeys(slice_file(prepared.root, name)[0] for name in names))
 
 
-def study_texts(prepared: PreparedSet, scan: str) -> dict[str, str]:
+def accession_number(path: Path) -> str:
+    """AccessionNumber of a DICOM file; '' if it has none or cannot be read."""
+    try:
+        return read_elements(path, ("AccessionNumber",)).text("AccessionNumber")
+    except (OSError, NotDicomError, zlib.error):
+        return ""
+
+
+def study_texts(prepared: PreparedSet, scan: str, keywords: Sequence[str] = KEYWORDS) -> dict[str, str]:
     """Non-empty texts of the lowest slice of a scan by DICOM keyword; escape them before display.
 
     Raises:
@@ -41,9 +50,9 @@ def study_texts(prepared: PreparedSet, scan: str) -> dict[str, str]:
     """
     path = source_files(prepared, scan)[0]
     try:
-        elements = read_elements(path, KEYWORDS)
+        elements = read_elements(path, keywords)
     except (OSError, NotDicomError, zlib.error) as error:
         raise DataError(
             f"{path}: cannot be read ({error}); put the DICOM files back, or show the page without names"
         ) from error
-    return {keyword: text for keyword in KEYWORDS if (text := elements.text(keyword))}
+    return {keyword: text for keyword in keywords if (text := elements.text(keyword))}

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from joblib import Parallel, delayed
 
-from ich_mil.data.layouts.collection import Collection, Source
+from ich_mil.data.layouts.collection import Collection, Series, Source
 from ich_mil.data.preparation.file_headers import FileHeaders, read_files
 from ich_mil.data.preparation.neighbours import Neighbours
 from ich_mil.dicom.files.header import SEPARATORS, SliceHeader, header_of, header_text
@@ -102,12 +102,14 @@ class HeaderIndex:
         return n_files
 
     def scans(self) -> Iterator[IndexedScan]:
-        """All scans with a usable slice, sorted by id."""
+        """All scans with a usable slice, sorted by id, except those that `Collection.check` leaves out."""
         rows = self._database.execute(
             "SELECT s.scan, s.path, s.sop, f.size, f.mtime FROM slice s JOIN file f USING (path) "
             "ORDER BY s.scan, s.path, s.frame"
         )
         for scan, group in groupby(rows, key=lambda row: row[0]):
+            if scan in self.collection.left_out:
+                continue
             members = list(group)
             sources = [Source(os.fsdecode(path), sop) for _, path, sop, _, _ in members]
             files = sorted({b"%d %d %s" % (size, mtime, path) for _, path, _, size, mtime in members})
@@ -119,6 +121,13 @@ class HeaderIndex:
             "SELECT path, header FROM slice WHERE scan = ? ORDER BY path, frame", (scan,)
         )
         return [header_of(os.fsdecode(path), text) for path, text in rows]
+
+    def series(self) -> Iterator[Series]:
+        """The series of all scans, each with its first file."""
+        rows = self._database.execute(
+            "SELECT scan, json_extract(header, '$.series_uid') uid, min(path) FROM slice GROUP BY scan, uid"
+        )
+        return (Series(scan, uid, os.fsdecode(path)) for scan, uid, path in rows)
 
     def refused(self) -> Iterator[LedgerEntry]:
         """Ledger lines for the files that are not usable slices, sorted by path.

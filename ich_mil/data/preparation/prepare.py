@@ -35,7 +35,7 @@ from ich_mil.ledger import PASSING, Code, LedgerEntry, LedgerWriter
 from ich_mil.progress import progress, say
 
 Layout = Literal["rsna", "cq500", "folder", "slices", "unlabelled"]
-"""Folder layouts. `folder` and `slices` need a labels.csv; `unlabelled` is a folder to predict on."""
+"""Folder layouts. `folder` and `slices` need a table of labels; `unlabelled` is a folder to predict on."""
 BATCH = 8
 """Largest number of scans per worker task; fewer where there are few scans for each worker."""
 MANY = 200
@@ -105,16 +105,17 @@ def prepare(
             _write_tables(index, out)
             reason = f"none of its {n_files} files is a CT slice; {out / 'ledger.csv'} says why; the first"
             raise DataError(f"{root}: {reason}: {next(index.refused()).detail}")
-        collection.check(((scan.scan, scan.sources) for scan in index.scans()), index.refused())
+        scans = ((scan.scan, scan.sources) for scan in index.scans())
+        collection.check(scans, index.refused(), index.series())
         n_new = _prepare_scans(index, out, about, jobs, site)
         files, totals, codes = _write_tables(index, out)
         write_json(out / "prepared.json", {**about, "files": files})
     if not totals["slices"]:
         raise DataError(f"{root}: no scan has a usable slice; {out / 'ledger.csv'} says why for each file")
-    scans = f"{totals['scans']} scans"
+    told = f"{totals['scans']} scans"
     if totals["labelled"]:
-        scans += f" ({totals['positive']} positive of {totals['labelled']} labelled)"
-    say(f"{out}: {scans}, {totals['slices']} slices from {n_files} files, {n_new} scans prepared now")
+        told += f" ({totals['positive']} positive of {totals['labelled']} labelled)"
+    say(f"{out}: {told}, {totals['slices']} slices from {n_files} files, {n_new} scans prepared now")
     if codes:
         say("  ledger: " + ", ".join(f"{code} {n}" for code, n in codes.most_common()))
     return open_prepared(out)

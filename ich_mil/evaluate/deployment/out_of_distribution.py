@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import ModelError
 from ich_mil.files import whole_file
 from ich_mil.gp.fit_calibration import calibrating
+from ich_mil.model_files import read_tensors
 
 FALSE_ALARMS = 0.05
 """Maximum probability that a scan of the training distribution is rejected."""
@@ -102,12 +102,14 @@ class Likeness:
         path = folder / LIKENESS
         if not path.is_file():
             return None
+        tensors, about = read_tensors(path)
         try:
-            with safe_open(path, "numpy") as file:
-                about = file.metadata()
-                if about["format"] != FORMAT:
-                    raise ValueError("it is of another version")
-                mean, precision = (file.get_tensor(name) for name in ("mean", "precision"))
-            return cls(mean, precision, float(about["threshold"]), float(about["false_alarms"]))
-        except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
+            if about["format"] != FORMAT:
+                raise ValueError("it is of another version")
+            mean, precision = (tensors[name].numpy() for name in ("mean", "precision"))
+            limits = [float(about[name]) for name in ("threshold", "false_alarms")]
+            if not all(map(math.isfinite, limits)) or precision.shape != 2 * mean.shape:
+                raise ValueError("its threshold is not finite, or its shapes are wrong")
+        except (ValueError, KeyError) as error:
             raise ModelError(f"{path}: cannot be read ({error}); train again") from error
+        return cls(mean, precision, *limits)

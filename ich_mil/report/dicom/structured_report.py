@@ -43,9 +43,13 @@ from ich_mil.runs.predictions import NOTICE, ScanResult, SliceResult, is_promise
 
 
 def structured_report(
-    scan: ScanResult, decided_by: str, context: StudyContext, identity: Identity
+    scan: ScanResult,
+    decided_by: str,
+    context: StudyContext,
+    identity: Identity,
+    older: Sequence[Dataset] = (),
 ) -> ComprehensiveSR:
-    """Create the structured report of one scan."""
+    """Create the structured report of one scan; `older` are reports of the study that it replaces."""
     content = MeasurementReport(
         observation_context=ObservationContext(observer_device_context=device_context(identity)),
         procedure_reported=codes.CT_HEAD,
@@ -59,12 +63,16 @@ def structured_report(
         content[0].ContentSequence.append(
             TextContentItem(codes.COMMENT, paragraph(comment), RelationshipTypeValues.CONTAINS)
         )
+    own = identity.of_object(Kind.REPORT)
+    # an object that changes no result, such as a dose report, leads to the same report once more
+    older = [one for one in older if one.SOPInstanceUID != own["sop_instance_uid"]]
     report = ComprehensiveSR(
         evidence=evidence(context),
         content=content[0],
         is_complete=True,
         coding_schemes=[codes.coding_scheme()],
-        **identity.of_object(Kind.REPORT),
+        previous_versions=older or None,
+        **own,
     )
     identity.finish(report, context)
     return report

@@ -5,11 +5,12 @@ Object Selection) are separate series in the study of the source images, with th
 images: nothing is de-identified.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
+from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.filewriter import dcmwrite
 
@@ -32,6 +33,8 @@ def write_dicom_results(
     hu: np.ndarray,
     maps: ScanMaps | None,
     folder: Path,
+    *,
+    replaced: Sequence[Path] = (),
 ) -> list[Path]:
     """Write all DICOM results of one scan.
 
@@ -42,6 +45,8 @@ def write_dicom_results(
         hu: (n, H, W) int16 HU of the scan, lowest slice first.
         maps: heatmaps of some slices of the scan; None writes no Parametric Map.
         folder: output folder; files of an earlier call are replaced, other files are kept.
+        replaced: files of earlier calls for the same study; the report names the reports among them as its
+            predecessors.
 
     Returns:
         Paths of the files: pictures, maps, report, key objects.
@@ -52,10 +57,11 @@ def write_dicom_results(
     context = read_context(scan, prepared)
     identity = identify(scan, results, context, maps, datetime.now())
     fine = None if maps is None or not len(maps.slices) else maps.on_grid(*hu.shape[1:])
+    older = [dcmread(path) for path in replaced if path.match(Kind.REPORT.file_name("*"))]
     made: dict[Kind, list[Dataset]] = {
         Kind.CAPTURE: [*secondary_captures(scan, results, hu, fine, context, identity)],
         Kind.MAP: [] if fine is None else [*parametric_maps(fine, context, identity)],
-        Kind.REPORT: [structured_report(scan, results.decided_by, context, identity)],
+        Kind.REPORT: [structured_report(scan, results.decided_by, context, identity, older)],
         Kind.KEY: [key_objects(scan, context, identity)],
     }
     paths = []

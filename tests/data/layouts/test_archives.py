@@ -157,7 +157,7 @@ def test_pipes_and_sockets_are_no_files_to_wait_for(study, tmp_path, monkeypatch
 
 def test_another_layout_after_a_run_that_failed(rsna, tmp_path):
     (rsna / "labels.csv").write_text("scan,label\nnobody,1\n")
-    with pytest.raises(DataError, match="no row for 1 studies: stage_2_train"):
+    with pytest.raises(DataError, match=r"labels\.csv: .* nobody \(line 2\)"):
         prepare("folder", rsna, tmp_path / "out", jobs=1)
     prepared = prepare("rsna", rsna, tmp_path / "out", jobs=1)
     assert prepared.table.source.str.startswith("stage_2_train/").all()

@@ -500,14 +500,39 @@ def test_a_labelled_folder(study, tmp_path):
     assert positive.source.str.startswith("a/").all()
 
 
+def test_a_study_without_a_label_takes_no_part(study, tmp_path, capsys):
+    (study / "labels.csv").write_text("scan,label\na,1\n")
+    prepared = prepare("folder", study, tmp_path / "out", jobs=1)
+    assert prepared.scans.label.tolist() == [1]
+    (line,) = prepared.ledger[prepared.ledger.code == Code.NO_LABEL].to_dict("records")
+    assert line["file"].startswith("b/")
+    assert "which take no part: 1" in capsys.readouterr().out
+    assert prepared.folders == {prepared.scans.index[0]: "a", line["scan"]: "b"}
+    (study / "labels.csv").write_text("scan,label\na,\nb,0\n")
+    again = prepare("folder", study, tmp_path / "out", jobs=1)
+    assert again.scans.label.to_dict() == {line["scan"]: 0}
+
+
+@pytest.mark.parametrize("column", ["accession", "series"])
+def test_labels_by_accession_number_or_series(study, tmp_path, column):
+    names = {}
+    for number, name in enumerate("ab"):
+        for path in (study / name).iterdir():
+            phantoms.rewrite(path, AccessionNumber=f"000{number}")
+        names[name] = {"accession": number, "series": dcmread(path).SeriesInstanceUID}[column]
+    (study / "labels.csv").write_text(f"{column},label\n{names['a']},yes\n{names['b']},no\n")
+    prepared = prepare("folder", study, tmp_path / "out", jobs=1)
+    assert {prepared.folders[scan]: label for scan, label in prepared.scans.label.items()} == {"a": 1, "b": 0}
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ("a,1", "no row for 1 studies: b"),
-        ("a,1\nb,0\nc,0", r"names 1 scans without a readable file .*: c;"),
-        ("a,1\nb,0\nc,0\nd,1", r": c, d; .*; d/notes\.txt: it is not a DICOM file"),
-        ("a,1\nb,2", "line 3: label must be 0 or 1, got '2'"),
-        ("a,1\na,0", "listed twice: a"),
+        ("a,1\nb,0\nc,0", r"rows .*: c \(line 4\)"),
+        ("a,1\nb,0\nc,0\nd,1", r"c \(line 4\), d \(line 5\) \(d/notes\.txt: it is not a DICOM file"),
+        ("a,1\nb,2", r"'2' \(line 3\)"),
+        ("a,1\na,0", "lines .* 2 and 3"),
+        ("a,\nb,", "no row has a label"),
     ],
 )
 def test_label_files_that_cannot_be_used(study, tmp_path, rows, message):
@@ -524,7 +549,7 @@ def test_two_rows_for_one_study_are_told_as_such(study, tmp_path, capsys):
     assert f"{tmp_path / 'unlabelled'}: 2 scans, " in capsys.readouterr().out
     uid = prepared.table.scan[prepared.table.source.str.startswith("a/")].iloc[0]
     (study / "labels.csv").write_text(f"scan,label\na,1\n{uid},0\nb,0\n")
-    with pytest.raises(DataError, match=rf"labels\.csv: two rows name one study: a and {uid};"):
+    with pytest.raises(DataError, match=r"labels\.csv: lines .* 2 and 3;"):
         prepare("folder", study, tmp_path / "out", jobs=1)
 
 

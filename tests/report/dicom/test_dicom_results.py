@@ -22,6 +22,7 @@ from ich_mil.report.dicom.context import NOMINAL_THICKNESS_MM, StudyContext, rea
 from ich_mil.report.dicom.identity import identify
 from ich_mil.report.dicom.structured_report import structured_report
 from ich_mil.report.dicom.values import valid_uid
+from ich_mil.report.dicom.write import write_dicom_results
 from ich_mil.runs.predictions import BY_INTERVAL, NOTICE, ScanResult, SliceResult
 from tests import phantoms
 from tests.report.dicom.made import few_slices, identity_of, one_file, referenced, result_of, sources, write
@@ -544,3 +545,26 @@ def test_a_dose_report_that_comes_later_makes_no_other_object(rsna, code):
     before = identify(rsna.scan, rsna.results, context, rsna.maps, now).uid("series")
     assert series(code) == before
     assert series(Code.UNREADABLE) != before
+
+
+def predecessors(report):
+    """UIDs of study, series and object of each predecessor."""
+    return [
+        (study.StudyInstanceUID, series.SeriesInstanceUID, item.ReferencedSOPInstanceUID)
+        for study in report.get("PredecessorDocumentsSequence", ())
+        for series in study.ReferencedSeriesSequence
+        for item in series.ReferencedSOPSequence
+    ]
+
+
+def test_the_report_of_a_study_that_grew_names_the_report_it_replaces(rsna, folder):
+    (older,) = rsna.read("report")
+    scan, hu = replace(rsna.scan, probability=0.5), rsna.prepared.hu(rsna.scan.scan)
+    write_dicom_results(scan, rsna.results, rsna.prepared, hu, None, folder, replaced=rsna.paths)
+    newer = srread(folder / "report-1.dcm")
+    assert predecessors(newer) == [(older.StudyInstanceUID, older.SeriesInstanceUID, older.SOPInstanceUID)]
+
+    context = read_context(rsna.scan, rsna.prepared)
+    again = structured_report(rsna.scan, BY_INTERVAL, context, identity_of(rsna, context), [older])
+    assert again.SOPInstanceUID == older.SOPInstanceUID  # an object that changes no result makes no successor
+    assert predecessors(again) == []

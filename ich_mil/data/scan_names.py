@@ -1,0 +1,76 @@
+"""Names of scans: id, folder, study and series UID, accession number, as people write them.
+
+In: ids of scans and the folders of their files. Out: the folder that stands for a scan on pages and in
+tables, and `ScanNames`, which finds the scan that a name means.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from unicodedata import normalize
+
+_NUMBER = re.compile(r"0*(\d+)(?:\.0)?")
+"""A number without its leading zeros: Excel drops them, and some programs write whole numbers as 7.0."""
+
+
+def folder_of(path: str) -> str:
+    """Folder of a file, both as paths below the root; '' for a file in the root."""
+    return path.rpartition("/")[0]
+
+
+def own_folders(folders: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Map each scan to the highest folder that holds files of no other scan; '' where there is none.
+
+    `folders` are pairs of a scan id and a folder of its files.
+    """
+    scans_in: dict[str, set[str]] = defaultdict(set)
+    above: dict[str, list[str]] = defaultdict(list)
+    for scan, folder in folders:
+        above[scan] += _upwards(folder)
+        for one in _upwards(folder):
+            scans_in[one].add(scan)
+    own = {scan: [one for one in of if scans_in[one] == {scan}] for scan, of in above.items()}
+    return {scan: min(of, key=lambda one: (one.count("/"), one), default="") for scan, of in own.items()}
+
+
+def folder_names(folders: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Names of scans: their ids, and all folders above their files, as a path and as its last part.
+
+    `folders` are pairs of a scan id and a folder of its files.
+    """
+    for scan, folder in folders:
+        yield scan, scan
+        for one in _upwards(folder):
+            yield scan, one
+            yield scan, one.rpartition("/")[2]
+
+
+class ScanNames:
+    """Scans by their names. Unicode form and a closing slash of a name do not matter."""
+
+    def __init__(self, names: Iterable[tuple[str, str]] = ()) -> None:
+        self._exact: dict[str, set[str]] = defaultdict(set)
+        self._numbers: dict[str, set[str]] = defaultdict(set)
+        self.add(names)
+
+    def add(self, names: Iterable[tuple[str, str]]) -> None:
+        """Add pairs of a scan id and a name of the scan."""
+        for scan, name in names:
+            self._exact[_composed(name)].add(scan)
+            if number := _NUMBER.fullmatch(name):
+                self._numbers[number[1]].add(scan)
+
+    def find(self, name: str) -> set[str]:
+        """Scans of this name; of none, scans whose name is the same number with other leading zeros."""
+        number = _NUMBER.fullmatch(name)
+        return self._exact.get(_composed(name)) or self._numbers.get(number[1] if number else "", set())
+
+
+def _upwards(folder: str) -> list[str]:
+    """A folder and all folders above it, as paths below the root."""
+    parts = folder.split("/") if folder else []
+    return ["/".join(parts[:n]) for n in range(len(parts), 0, -1)]
+
+
+def _composed(name: str) -> str:
+    return normalize("NFC", name).rstrip("/")

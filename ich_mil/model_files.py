@@ -1,0 +1,148 @@
+"""Files of a trained model: regular files, finite numbers, and fields of the right types.
+
+In: a JSON or safetensors file, which may be damaged or hostile. Out: its content; `record` checks its fields
+against the dataclass that describes them. Neither format can execute code.
+"""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ich_mil.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+C = TypeVar("C")
+JSON_BYTES, TENSOR_BYTES = 2**24, 2**33
+"""Largest JSON and safetensors files that are read."""
+
+
+def check_regular(path: Path, most: int = TENSOR_BYTES) -> None:
+    """Raise `ModelError` unless `path` is a regular file, or a link to one, of at most `most` bytes."""
+    if not path.is_file():  # reading a pipe or device may never end
+        reason = "it is no regular file" if os.path.lexists(path) else "it does not exist"
+    elif path.stat().st_size > most:
+        reason = f"it has more than {most:,} bytes"
+    else:
+        return
+    raise ModelError(f"{path}: cannot be read ({reason}); train again, or name another model")
+
+
+def read_json(path: Path, form: str | None = None) -> dict[str, Any]:
+    """Read a JSON object; `form` is its required `format`. `ModelError`: not such an object, or damaged."""
+    check_regular(path, JSON_BYTES)
+    try:
+        content = parse_json(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read ({error}); train again") from error
+    found = content.get("format")
+    if form not in (None, found):
+        raise ModelError(f"{path}: is of another version ({found!r:.40}, this one: {form}); train again")
+    return content
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON. `ValueError` for NaN, numbers beyond float64 or int64, and too deep a nesting."""
+    try:
+        return json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_whole)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text:.20} is no finite number")
+    return value
+
+
+def _whole(text: str) -> int:
+    if len(text) > 20 or abs(value := int(text)) >= 2**63:
+        raise ValueError(f"{text:.20} is beyond 64 bits")
+    return value
+
+
+def read_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, str]]:
+    """Read tensors and metadata of a safetensors file.
+
+    Raises:
+        ModelError: a file that is missing, damaged or of another kind; NaN or infinite values.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    check_regular(path)
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
+        # bounds of parameters are infinite where GPyTorch sets none; `load_head` compares them
+        checked = {name: one for name, one in tensors.items() if not name.endswith("_bound")}
+        bad = [name for name, one in checked.items() if not bool(one.isfinite().all())]
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise ModelError(f"{path}: cannot be read ({error}); train again") from error
+    if bad:
+        raise ModelError(f"{path}: {', '.join(bad)} holds NaN or infinite values; train again")
+    return tensors, about
+
+
+def record(kind: type[C], values: Mapping[str, Any], path: Path) -> C:
+    """Build the dataclass `kind`, and dataclasses within, from JSON values of the types of its fields.
+
+    Raises:
+        ModelError: a field of the file `path` is missing, unknown, of another type, or refused by its
+            dataclass.
+    """
+    try:
+        return _record(kind, values)
+    except (ValueError, TypeError) as error:
+        raise ModelError(f"{path}: cannot be read ({error}); train again") from error
+
+
+def _record(kind: type[C], values: Mapping[str, Any]) -> C:
+    known = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
+    needed = {n for n, one in known.items() if one.default is MISSING and one.default_factory is MISSING}
+    if missing := sorted(needed - values.keys()):
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    if unknown := sorted(values.keys() - known):
+        raise ValueError(f"it has an unknown field {unknown[0]!r:.40}")
+    hints = get_type_hints(kind)
+    return kind(**{name: _converted(name, value, hints[name]) for name, value in values.items()})
+
+
+def _converted(name: str, value: Any, hint: Any) -> Any:
+    """JSON value as an instance of the type `hint`; `ValueError` if it is none."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        options = [one for one in inside if _has_type(value, one)]
+        hint = options[0] if options else hint
+        origin, inside = get_origin(hint), get_args(hint)
+    if not _has_type(value, hint):
+        raise ValueError(f"{name} must be {getattr(hint, '__name__', hint)}, got {value!r:.40}")
+    if is_dataclass(hint):
+        return _record(hint, value)  # type: ignore[arg-type]
+    if origin is list:
+        return [_converted(name, one, inside[0]) for one in value]
+    if origin is tuple:
+        each = inside[:1] * len(value) if inside[-1] is ... else inside
+        return tuple(_converted(name, one, own) for one, own in zip(value, each, strict=True))
+    if origin is dict:
+        return {key: _converted(f"{name}.{key}", one, inside[1]) for key, one in value.items()}
+    return Path(value) if hint is Path else value
+
+
+def _has_type(value: Any, hint: Any) -> bool:
+    """Whether a JSON value, without its content, is of the type `hint`."""
+    origin = get_origin(hint) or hint
+    if origin is Literal:
+        return any(value == one and type(value) is type(one) for one in get_args(hint))
+    json_types: dict[Any, tuple[type, ...]] = {float: (float, int), tuple: (list,), Path: (str,)}
+    return hint is Any or type(value) in (
+        (dict,) if is_dataclass(hint) else json_types.get(origin, (origin,))
+    )
