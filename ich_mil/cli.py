@@ -15,12 +15,13 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from ich_mil.arguments import GUARANTEE, make_parser
+from ich_mil.arguments import GUARANTEE, examples, make_parser
 from ich_mil.errors import ConfigError
 from ich_mil.files import check_apart
 from ich_mil.guard import guarded
 from ich_mil.progress import say
 from ich_mil.runs.folder import PREDICTIONS, check_no_run, check_report, read_run, run_folder
+from ich_mil.settings import shipped_configs
 
 INPUTS = ("root", "folder", "source", "triage", "apply", "labels", "kinds", "contrast_words")
 """Arguments that name a file or folder to read."""
@@ -33,19 +34,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run `ich-mil` and return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     command, rest = "".join(words[:1]), words[1:]
-    if "TORCHELASTIC_RUN_ID" in os.environ and command != "train":
-        print(f"error: torchrun is for 'train' alone, not for {command!r}", file=sys.stderr)
+    if "TORCHELASTIC_RUN_ID" in os.environ and command not in ("train", "run"):
+        print(f"error: torchrun is for 'train' and 'run', not for {command!r}", file=sys.stderr)
         return 2
-    with_settings = {"train": _train, "grid": _grid, "reproduce": _reproduce, "serve": _serve}
+    with_settings = {
+        "run": _run_file,
+        "train": _train,
+        "grid": _grid,
+        "reproduce": _reproduce,
+        "serve": _serve,
+    }
     if command in with_settings:  # options are the fields of their configuration
         return guarded(lambda: with_settings[command](rest))
-    given = vars(make_parser().parse_args(words))
-    return guarded(lambda: _run(given.pop("command"), given))
+    return guarded(lambda: _run(vars(make_parser().parse_args(words))))
 
 
 def train_main(arguments: Sequence[str]) -> int:
     """Run `train.py`, the whole pipeline, and return the exit code."""
-    return guarded(lambda: _train(list(arguments), whole=True))
+    return guarded(lambda: _train(list(arguments), "run", program="train.py"))
 
 
 def _check_paths(command: str, given: dict[str, Any]) -> None:
@@ -75,9 +81,18 @@ def _check_paths(command: str, given: dict[str, Any]) -> None:
         read_run(run_folder(model))
 
 
-def _run(command: str, given: dict[str, Any]) -> None:
+def _run(given: dict[str, Any]) -> None:
+    command = given.pop("command")
     if command in DEFAULT_OUT and given["out"] is None:
         given["out"] = Path(DEFAULT_OUT[command]) / given["root"].resolve().name
+    if "columns" in given:
+        from ich_mil.training.set_settings import check_columns
+
+        given["columns"] = dict(given["columns"])
+        try:
+            check_columns(given["columns"], given["layout"])
+        except ValueError as error:
+            raise ConfigError(f"--column: {error}") from error
     if "covariates" in given:
         from ich_mil.multimodal.extras import ExtraSources
 
@@ -184,13 +199,22 @@ def _report(folder: Path, *, dicom: bool, names: bool) -> None:
     report_run(folder)
 
 
-def _train(words: list[str], *, whole: bool = False) -> None:
+def _run_file(words: list[str]) -> None:
+    """`ich-mil run CONFIG ...` is `train.py --config CONFIG ...`."""
+    if not words:
+        raise ConfigError(f"run needs a configuration: a YAML file, or one of {', '.join(shipped_configs())}")
+    named = [] if words[0].startswith("-") else ["--config"]
+    _train(named + words, "run", program="ich-mil run CONFIG")
+
+
+def _train(words: list[str], command: str = "train", *, program: str = "ich-mil train") -> None:
+    """`train`, or for the command `run` the whole pipeline."""
     from ich_mil.config import read_config
     from ich_mil.runs.resume import check_folder
 
     resume = "--resume" in words
     rest = [re.sub(r"^--from\b", "--start", word) for word in words if word != "--resume"]
-    config = read_config(rest, program="train.py" if whole else "ich-mil train")
+    config = read_config(rest, program=program, more=examples(command))
     for number in range(config.members):
         config.member(number).check_paths()
     if "TORCHELASTIC_RUN_ID" not in os.environ:  # other ranks find the files of rank 0
@@ -206,7 +230,7 @@ def _train(words: list[str], *, whole: bool = False) -> None:
         return
     pictures = config.train.layout != "features"
     following = f"validate {'FOLDER --layout folder' if pictures else 'TABLE.csv --layout features'}"
-    if whole:
+    if command == "run":
         from ich_mil.commands.report import validate_and_report
 
         validate_and_report(config, external)
@@ -226,7 +250,7 @@ def _silent() -> Iterator[None]:
 def _grid(words: list[str]) -> None:
     from ich_mil.config import read_grid
 
-    config = read_grid(words)
+    config = read_grid(words, more=examples("grid"))
     config.check_paths()
     from ich_mil.commands.grid import grid
 
@@ -234,9 +258,12 @@ def _grid(words: list[str]) -> None:
 
 
 def _reproduce(words: list[str]) -> None:
-    from ich_mil.reproduce.protocol import read_protocol
+    from ich_mil.reproduce.protocol import list_protocols, read_protocol
 
-    protocol = read_protocol(words)
+    if not words:
+        say(list_protocols())
+        return
+    protocol = read_protocol(words, more=examples("reproduce"))
     from ich_mil.reproduce.run import reproduce
 
     reproduce(protocol)
@@ -248,5 +275,6 @@ def _serve(words: list[str]) -> None:
     from ich_mil.serve.settings import ServeSettings
     from ich_mil.settings import read_settings
 
-    settings = read_settings(ServeSettings, words, program="ich-mil serve")
+    more = examples("serve")
+    settings = read_settings(ServeSettings, words, program="ich-mil serve", more=more)
     serve(settings, ModelJudge(settings.model, settings.triage, settings.contrast_words))

@@ -56,6 +56,7 @@ class GridConfig:
         external: features of another set, on which every head is also evaluated.
         folds: number of cross-validation folds over patients; 0: train on all scans.
         seeds: seeds of the folds and of k-means.
+        jobs: number of worker processes; 0: one per core. On a GPU one process fits all heads.
     """
 
     out: Path
@@ -65,8 +66,10 @@ class GridConfig:
     external: SetSettings | None = None
     folds: int = 5
     seeds: list[int] = field(default_factory=lambda: [0])
+    jobs: int = 1
 
     def __post_init__(self) -> None:
+        check_least(self, jobs=0)
         if any(one.layout != "features" for one in self.sets):
             raise ValueError("a grid needs sets of layout 'features'")
         if any(one.slice_labels for one in self.sets):
@@ -113,12 +116,13 @@ class GridConfig:
 
     @property
     def hash(self) -> str:
-        """Digest of these settings except `out`, 12 hex digits."""
-        return settings_digest(asdict(self) | {"out": ""})
+        """Digest of these settings except `out` and `jobs`, 12 hex digits."""
+        return settings_digest({k: v for k, v in (asdict(self) | {"out": ""}).items() if k != "jobs"})
 
 
 PLACES = ("out", "prepared", "pages", "jobs", "workers")
-"""Fields without effect on results: output folders, pages and worker counts (`training.workers` too)."""
+"""Fields without effect on results: output folders, pages and worker counts. So are `training.workers` and
+`training.logger`."""
 
 
 @dataclass(frozen=True)
@@ -240,16 +244,15 @@ class RunConfig:
     @property
     def hash(self) -> str:
         """Digest of these settings except the fields in `PLACES`, 12 hex digits."""
-        alike = replace(self, training=replace(self.training, workers=0))
+        alike = replace(self, training=replace(self.training, workers=0, logger="none"))
         return settings_digest({k: v for k, v in asdict(alike).items() if k not in PLACES})
 
 
-def read_config(arguments: Sequence[str], *, program: str = "ich-mil train") -> RunConfig:
+def read_config(arguments: Sequence[str], *, program: str = "ich-mil train", more: str = "") -> RunConfig:
     """Read the configuration of a run from `--config FILE` and overrides (`read_settings`)."""
-    more = "--resume goes on with the run that is in the folder --out; it cannot stand in the file"
     return read_settings(RunConfig, arguments, program=program, more=more)
 
 
-def read_grid(arguments: Sequence[str]) -> GridConfig:
+def read_grid(arguments: Sequence[str], *, more: str = "") -> GridConfig:
     """Read the configuration of a grid, like `read_config`."""
-    return read_settings(GridConfig, arguments, program="ich-mil grid")
+    return read_settings(GridConfig, arguments, program="ich-mil grid", more=more)

@@ -4,22 +4,31 @@ In: command-line arguments such as `--config FILE --head.beta 1.5`. Out: an inst
 keys and values out of range raise a `ConfigError` of one line.
 """
 
+import argparse
 import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from difflib import get_close_matches
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import yaml
 
 from ich_mil.errors import ConfigError
 
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
 C = TypeVar("C")
 
+CONFIGS = Path(__file__).parent / "bundled" / "configs"
+"""Configurations that come with the package; the same files as `configs/` of the repository."""
+PROTOCOL = "protocol_"
+"""Start of the names of shipped benchmark protocols."""
 SEEDS = 2**32
 """Upper bound of seeds, exclusive: the limit of scikit-learn."""
 YAML_NODES, YAML_DEPTH, YAML_TEXT = 10_000, 20, 4096
@@ -70,6 +79,39 @@ def filled_path(name: str, text: str) -> Path:
         return Path(filled).expanduser()
     except RuntimeError as error:
         raise ConfigError(f"{name} {text!r}: there is no such home folder; name the folder itself") from error
+
+
+def shipped_configs(prefix: str = "") -> dict[str, Path]:
+    """Configurations that come with the package, by name without `prefix`; by default all but protocols."""
+    names = {path.stem: path for path in sorted(CONFIGS.glob(f"{prefix}*.yaml"))}
+    return {
+        name.removeprefix(prefix): path
+        for name, path in names.items()
+        if prefix or not name.startswith(PROTOCOL)
+    }
+
+
+def config_file(name: str, prefix: str = "") -> Path:
+    """File of a configuration, given by its path or by the name of a shipped one.
+
+    Raises:
+        ConfigError: `name` is neither a YAML file nor the name of a shipped configuration.
+    """
+    if Path(name).suffix in (".yaml", ".yml") or Path(name).is_file():
+        return Path(name)
+    shipped = shipped_configs(prefix)
+    if name not in shipped:
+        raise ConfigError(
+            f"{name}: no such configuration{did_you_mean(name, shipped)}; name a YAML file, or one of "
+            f"{', '.join(shipped)}"
+        )
+    return shipped[name]
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Suggest the known word closest to a mistyped one, as part of an error message; '' if none is close."""
+    close = get_close_matches(word, list(known), 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def check_about(path: Path, about: Mapping[str, Any]) -> None:
@@ -137,24 +179,21 @@ def _load_yaml(text: str) -> Any:
 def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ich-mil", more: str = "") -> C:
     """Read a dataclass of settings from `--config FILE` and overrides, as on the command line.
 
-    `program` is the name of the command in `--help`, `more` its last paragraph.
+    FILE may be the name of a shipped configuration (`config_file`). `program` is the name of the command in
+    `--help`, `more` its last paragraph.
 
     Raises:
         ConfigError: unknown key, key given twice, wrong type, value out of range, missing field or file;
             one line.
     """
-    # imported here because it takes half a second, and the checks above are used without
-    from jsonargparse import ArgumentError, ArgumentParser, set_loader, set_parsing_settings
+    from jsonargparse import ArgumentError  # takes half a second, and the checks above are used without
 
-    set_parsing_settings(import_path_denylist=["*", "ich_mil.__main__"], import_path_allowlist=["ich_mil"])
-    set_loader("checked", _load_yaml, (yaml.YAMLError,))
+    arguments = _with_files(arguments)
     words = [part for word in arguments for part in (word.split("=", 1) if word[:2] == "--" else [word])]
     files = [value for name, value in pairwise(words) if name == "--config"]
-    parser = ArgumentParser(prog=program, epilog=more, exit_on_error=False, parser_mode="checked")
-    parser.add_argument("--config", action="config", help="YAML file of this run")
-    parser.add_class_arguments(kind)
+    parser = settings_parser(kind, program=program, more=more)
     try:
-        made = parser.instantiate(parser.parse_args(list(arguments)))
+        made = parser.instantiate(parser.parse_args(arguments))
         return kind(**{one.name: getattr(made, one.name) for one in fields(cast(Any, kind))})
     except (ArgumentError, ValueError, TypeError, OverflowError) as error:
         # the message starts with the files and options that the settings come from
@@ -169,6 +208,46 @@ def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ic
             told = "a list stands where settings have names; write lines 'name: value' below 'head:', say"
         elif isinstance(error, UnicodeDecodeError):
             told = "is no UTF-8 text; save it in UTF-8"
-        elif not files and "arguments" in told:  # argparse: required or unrecognized arguments
+        elif unknown := _UNKNOWN.search(told):
+            name = ".".join(filter(None, unknown.groups()))
+            told += did_you_mean(name, (action.dest for action in parser._actions))
+        if not files and "arguments" in told:  # argparse: required or unrecognized arguments
             told = f"{told}; settings stand in a file, such as those in configs/: --config FILE"
         raise ConfigError(f"{', '.join(given)}: {told}" if given else told) from error
+
+
+_UNKNOWN = re.compile(
+    r"unrecognized arguments: --([\w.-]+)"
+    r"|Group '(.+?)' does not accept option '(.+?)'"
+    r"|Option '(.+?)' is not accepted"
+)
+"""Messages of argparse and jsonargparse about an unknown setting."""
+
+
+def settings_parser(kind: type, *, program: str = "ich-mil", more: str = "") -> "ArgumentParser":
+    """Parser of `--config FILE` and the fields of a dataclass; arguments as in `read_settings`."""
+    from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader, set_parsing_settings
+
+    set_parsing_settings(import_path_denylist=["*", "ich_mil.__main__"], import_path_allowlist=["ich_mil"])
+    set_loader("checked", _load_yaml, (yaml.YAMLError,))
+
+    class Help(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
+        """Keeps the lines of `more`."""
+
+    parser = ArgumentParser(
+        prog=program, epilog=more, exit_on_error=False, parser_mode="checked", formatter_class=Help
+    )
+    parser.add_argument("--config", action="config", help="YAML file, or the name of a shipped configuration")
+    parser.add_class_arguments(kind)
+    return parser
+
+
+def _with_files(arguments: Sequence[str]) -> list[str]:
+    """The arguments, with the file of each shipped configuration in place of its name after `--config`."""
+    words = list(arguments)
+    for place, word in enumerate(words):
+        if word.startswith("--config="):
+            words[place] = f"--config={config_file(word.removeprefix('--config='))}"
+        elif word == "--config" and place + 1 < len(words):
+            words[place + 1] = str(config_file(words[place + 1]))
+    return words

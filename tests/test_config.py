@@ -12,7 +12,8 @@ from ich_mil.errors import ConfigError
 from ich_mil.gp.head import Head
 from ich_mil.reproduce.protocol import read_protocol
 from ich_mil.serve.settings import ServeSettings
-from ich_mil.settings import read_settings
+from ich_mil.settings import CONFIGS as CONFIGS_IN_PACKAGE
+from ich_mil.settings import config_file, read_settings, shipped_configs
 from ich_mil.training.set_settings import SetSettings
 from ich_mil.training.settings import TrainingSettings
 
@@ -132,10 +133,35 @@ def test_missing_fields_and_files():
         read_config(["--out", "x"])
     with pytest.raises(ConfigError, match=rf"^unrecognized arguments: configs/demo\.yaml{where}"):
         read_config(["configs/demo.yaml"])
-    with pytest.raises(ConfigError, match=r"^name a protocol, or the file of one; there are digits, "):
-        read_protocol([])
     with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
         read_config(["--config", "nowhere.yaml"])
+
+
+def test_the_shipped_configurations_are_those_of_the_repository():
+    assert {**shipped_configs(), **{f"protocol_{k}": v for k, v in shipped_configs("protocol_").items()}} == {
+        path.stem: CONFIGS_IN_PACKAGE / path.name for path in CONFIGS
+    }
+    assert config_file("demo").read_text() == (CONFIGS[0].parent / "demo.yaml").read_text()
+    assert read_config(["--config=demo"]) == read_config(["--config", "demo"])
+    assert read_protocol(["rsna"]).sets[0].path("root") == config_file("rsna")
+
+
+@pytest.mark.parametrize(
+    ("name", "prefix", "meant"), [("dmeo", "", "demo"), ("feature", "protocol_", "features"), ("x", "", None)]
+)
+def test_a_configuration_that_is_not_there(name, prefix, meant):
+    with pytest.raises(ConfigError, match=rf"^{name}: no such configuration") as caught:
+        config_file(name, prefix)
+    assert (f"did you mean {meant!r}" in str(caught.value)) == (meant is not None)
+
+
+def test_a_mistyped_setting_is_named_with_the_one_meant(tmp_path):
+    cases = ({"hed": {"beta": 1}}, "head"), ({"head": {"betta": 1}}, "head.beta"), ({"sede": 1}, "seed")
+    for change, meant in cases:
+        with pytest.raises(ConfigError, match=rf"did you mean '{meant}"):
+            read(tmp_path / "bad.yaml", **change)
+    with pytest.raises(ConfigError, match=r"did you mean 'head\.beta'"):
+        read(tmp_path / "bad.yaml", "--head.betta", "1")
 
 
 def test_paths_are_filled_in(monkeypatch):

@@ -1,8 +1,8 @@
 """Fit a grid of heads on a feature table: all combinations of settings, folds and seeds.
 
 In: a `GridConfig`. Out, in `config.out`: `grid.csv`, one row per fit, and `grid.json` with the digests of its
-settings and data. The table is rewritten atomically after every fit, and a restart with the same settings
-resumes after the last row.
+settings and data. The table is rewritten atomically as fits finish, and a restart with the same settings
+resumes after the last row. Fits run side by side in `config.jobs` processes.
 
 Every scan is scored by heads that were not fitted to it. Nothing is tuned on the held-out fold: fits run
 without early stopping. Scores are computed from the posterior mean. There is no log-loss, as probabilities
@@ -11,17 +11,20 @@ are not calibrated here.
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
+from joblib import Parallel, cpu_count, delayed
 from sklearn.metrics import f1_score
 from torch import Tensor
 
 from ich_mil.config import GridConfig
+from ich_mil.data.feature_files import contents
 from ich_mil.data.features import FeatureSet, read_feature_csv, read_unseen_csv
 from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.data.splits import keys_of
@@ -29,7 +32,7 @@ from ich_mil.errors import DataError, named
 from ich_mil.evaluate.metrics import auc
 from ich_mil.files import alone, digest, write_json, write_text
 from ich_mil.gp.aggregation import scan_logit
-from ich_mil.gp.fit import Fitted, Job, fit_many
+from ich_mil.gp.fit import Job, fit_many
 from ich_mil.gp.inference.folds import Fold, folds_of
 from ich_mil.gp.predict import mean_logits
 from ich_mil.gp.settings import HeadSettings
@@ -51,21 +54,23 @@ def grid(config: GridConfig) -> pd.DataFrame:
         DataError: features that cannot be used, smoothed or divided into folds; an external set with patients
             of the training set or another number of features; a folder that another process is writing.
     """
-    features = read_feature_csv(config.train.path)
+    features = read_feature_csv(config.train.path, config.train.columns)
     width = features.x.shape[1]
     tables = [config.train.path]
     external = None
     if config.external is not None:
         tables.append(config.external.path)
         learned = keys_of(features.table)
-        external = read_unseen_csv(config.external.path, width=width, learned=learned)
+        external = read_unseen_csv(
+            config.external.path, config.external.columns, width=width, learned=learned
+        )
     for cell in config.cells():
         head = replace(config.head, **cell)
         check_kernel(make_kernel(head, width), torch.zeros(2, width, dtype=torch.float64))
         make_smoother(head, bags_of(features), str(config.train.path))
     with named(config.train.path):
         keys, jobs = _jobs(config, features)
-    data = digest(*(table.read_bytes() for table in tables))
+    data = digest(*(part for table in tables for part in contents(table)))
     about = {"format": GRID_FORMAT, "config_hash": config.hash, "data": data}
     with alone(config.out, doing="writing"):
         check_about(config.out / "grid.json", about)
@@ -88,8 +93,16 @@ def _fill(
     if rows:
         say(f"{len(keys) - len(left)} of {len(keys)} fits are in {path} already")
     todo = [jobs[place] for place in left]
-    groups = fit_many(bags_of(features).to(device()), todo)
-    lines = _measured(groups, features, external, todo)
+    parts: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for place, job in enumerate(todo):  # k-means is computed once for each part
+        parts[job.train, job.settings.n_inducing, job.settings.seed].append(place)
+    # one process saturates a GPU
+    processes = 1 if device().type == "cuda" else min(config.jobs or cpu_count(), max(len(parts), 1))
+    work = Parallel(n_jobs=processes, return_as="generator_unordered")(
+        delayed(_fit_part)(features, external, {place: todo[place] for place in part})
+        for part in parts.values()
+    )
+    lines = chain.from_iterable(work)
     for place, row in progress(lines, total=len(left), what="grid", unit="fit"):
         rows.append(keys[left[place]] | row)
         write_text(path, pd.DataFrame(rows).to_csv(index=False))
@@ -150,15 +163,17 @@ def _key(row: dict[str, Any], config: GridConfig) -> tuple[str, ...]:
     )
 
 
-def _measured(
-    groups: Iterable[list[Fitted]], features: FeatureSet, external: FeatureSet | None, jobs: list[Job]
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _fit_part(
+    features: FeatureSet, external: FeatureSet | None, jobs: dict[int, Job]
+) -> list[tuple[int, dict[str, Any]]]:
     """Index of each fit and its row of the table without the key columns."""
+    places, chosen = list(jobs), list(jobs.values())
+    made = []
     started = time.perf_counter()
-    for group in groups:
+    for group in fit_many(bags_of(features).to(device()), chosen):
         seconds = (time.perf_counter() - started) / len(group)
         models = [one.model for one in group]
-        seen = set(jobs[group[0].place].train or ())
+        seen = set(chosen[group[0].place].train or ())
         out = [scan for b, scan in enumerate(features.scans) if b not in seen]
         sets = {"held": features.select(out)} if out else {}
         sets |= {} if external is None else {"external": external}
@@ -173,8 +188,9 @@ def _measured(
             }
             for name, part in sets.items():
                 row |= _scores(logits[name][r], part, one.model.settings, name)
-            yield one.place, row
+            made.append((places[one.place], row))
         started = time.perf_counter()
+    return made
 
 
 def _scores(logits: Tensor, features: FeatureSet, settings: HeadSettings, name: str) -> dict[str, float]:

@@ -12,7 +12,9 @@ Only the intercept is fitted: a refitted slope did not help for any number of sc
 their label give a wrong intercept.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -58,6 +60,7 @@ def recalibrate_run(
     jobs: int,
     contrast_words: Path | None = None,
     extras: ExtraSources = NO_EXTRAS,
+    columns: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Write the recalibrated model to `out` and print the change of the metrics.
 
@@ -88,6 +91,7 @@ def recalibrate_run(
             jobs=jobs,
             contrast_words=contrast_words,
             extras=extras,
+            columns=columns,
         )
         features = measured.features
         with named(root):

@@ -6,10 +6,11 @@ probability. The study pages of a run show the last available set of validation,
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -102,6 +103,7 @@ def validate_folder(
     jobs: int,
     contrast_words: Path | None = None,
     extras: ExtraSources = NO_EXTRAS,
+    columns: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Evaluate a trained model on a labelled set it has not seen, into `out`; print the table and the page.
 
@@ -113,7 +115,14 @@ def validate_folder(
     trained = load_model(model)
     with alone(out, doing="writing"):
         one = site_set(
-            trained, root, out, layout=layout, jobs=jobs, contrast_words=contrast_words, extras=extras
+            trained,
+            root,
+            out,
+            layout=layout,
+            jobs=jobs,
+            contrast_words=contrast_words,
+            extras=extras,
+            columns=columns,
         )
         evaluated = measure(trained, one, out)
         page = RunPage(

@@ -34,6 +34,7 @@ from ich_mil import __version__
 from ich_mil.commands.drift import write_reference
 from ich_mil.config import RunConfig
 from ich_mil.data.extras import Extras
+from ich_mil.data.feature_files import contents
 from ich_mil.data.features import FeatureSet, read_feature_csv, read_unseen_csv
 from ich_mil.data.labels import name_some
 from ich_mil.data.splits import (
@@ -77,6 +78,7 @@ from ich_mil.runs.training_sets import (
 )
 from ich_mil.training.fit_cnn import fit_cnn
 from ich_mil.training.fit_head import fit_family
+from ich_mil.training.loggers import check_logger
 
 
 def train(config: RunConfig, *, resume: bool, external: PreparedSet | None = None) -> PreparedSet | None:
@@ -101,7 +103,9 @@ def train(config: RunConfig, *, resume: bool, external: PreparedSet | None = Non
         encoder = replace(start.encoder_settings, freeze=config.encoder.freeze)
         config = replace(config, encoder=encoder, cnn=start.settings)
     check_config(config)
-    features = read_feature_csv(config.train.path) if config.train.layout == "features" else None
+    features = None
+    if config.train.layout == "features":
+        features = read_feature_csv(config.train.path, config.train.columns)
     _check_head(config, features)
     with ExitStack() as held:
         with ranks.first_ahead():
@@ -127,10 +131,12 @@ def check_config(config: RunConfig) -> None:
     """Check the sets and the network before any work is done.
 
     Raises:
-        ConfigError: features and pictures mixed, `out` within a set, or no validation scans for a CNN.
+        ConfigError: features and pictures mixed, `out` within a set, no validation scans for a CNN, or a
+            logger that is not installed.
         DataError: a set that does not exist.
         ModelError: a CNN that cannot be built.
     """
+    check_logger(config.training.logger)
     if config.split.file is None:
         _check_stopping(config, bool(config.split.validation))
     if config.train.layout != "features" and not (config.out / "cnn.json").is_file():
@@ -166,7 +172,7 @@ def _start(
     """
     path = config.out / "splits.csv"
     # pictures need no digest: changed files are prepared again. Slice labels do: they are not in `splits.csv`
-    table = slice_labels_digest(config) if features is None else digest(config.train.path.read_bytes())
+    table = slice_labels_digest(config) if features is None else digest(*contents(config.train.path))
     table += extras.digest
     if path.is_file() and (config.out / "run.json").is_file():
         if read_run(config.out)["table"] != table:
@@ -223,7 +229,7 @@ def _check_external(
     if one is None:
         return None
     if features is not None:
-        unseen = read_unseen_csv(one.path, width=features.x.shape[1], learned=learned)
+        unseen = read_unseen_csv(one.path, one.columns, width=features.x.shape[1], learned=learned)
         one.extras.read(unseen.scans)
         return None
     prepared = prepared or prepare_set(one, "external", config, jobs=config.workers)

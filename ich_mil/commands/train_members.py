@@ -39,8 +39,9 @@ def train_ensemble(config: RunConfig, *, resume: bool) -> PreparedSet | None:
     for run in runs:
         check_config(run)
     for sets in ([run.train for run in runs], [run.external for run in runs]):
-        if paths := [one.path for one in sets if one is not None and one.layout == "features"]:
-            Views.of([read_feature_csv(path) for path in paths], paths)
+        if tables := [one for one in sets if one is not None and one.layout == "features"]:
+            views = [read_feature_csv(one.path, one.columns) for one in tables]
+            Views.of(views, [one.path for one in tables])
     external: PreparedSet | None = None
     with ExitStack() as held:
         with ranks.first_ahead():

@@ -4,9 +4,10 @@ In: a trained model and labelled scans. Out, in a folder per set: `metrics.csv`,
 `predictions.json`. The table of metrics is printed. Pages are in `ich_mil.commands.report`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import pandas as pd
 
@@ -117,7 +118,7 @@ def run_sets(
     if external is None and one.layout != "features":
         external = prepare_set(one, "external", config, jobs=config.workers)
     features = config.out / "features" / "external.safetensors"
-    return sets | {"external": external_set(model, one.path, external, features, one.extras)}
+    return sets | {"external": external_set(model, one.path, external, features, one.extras, one.columns)}
 
 
 def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
@@ -147,15 +148,17 @@ def external_set(
     prepared: PreparedSet | None,
     features_in: Path,
     extras: ExtraSources = NO_EXTRAS,
+    columns: Mapping[str, str] = MappingProxyType({}),
 ) -> MeasuredSet:
     """Features of a labelled set of patients the model was neither trained nor calibrated on.
 
     Args:
         model: model that computes the features.
-        root: folder of the set, or CSV of features; `{member}` is replaced by the number of the member.
+        root: folder of the set, or file of features; `{member}` is replaced by the number of the member.
         prepared: prepared set of the folder; None for public features.
         features_in: file of the features; not used for public features.
         extras: files of the inputs beside the slices.
+        columns: names of columns of the features, as in `SetSettings`.
 
     Raises:
         ModelError: the model reads pictures and is given features, or the other way round.
@@ -168,7 +171,7 @@ def external_set(
         members = []
         for path, member in zip(paths, model.members, strict=True):
             own = learned_from(load_splits(member.folder / "splits.csv")) | learned
-            members.append(read_unseen_csv(path, width=len(member.head.x_mean), learned=own))
+            members.append(read_unseen_csv(path, columns, width=len(member.head.x_mean), learned=own))
         views = Views.of(members, paths)
     else:
         check_unseen(prepared.scans, learned, str(root))
@@ -193,6 +196,7 @@ def site_set(
     jobs: int,
     contrast_words: Path | None,
     extras: ExtraSources,
+    columns: Mapping[str, str],
 ) -> MeasuredSet:
     """`external_set` of a folder or CSV; the prepared set and its features are stored in `out`.
 
@@ -207,7 +211,7 @@ def site_set(
         prepared = prepare(
             layout, root, out / "prepared", jobs=jobs, thickness_mm=thickness, contrast_words=contrast_words
         )
-    return external_set(model, root, prepared, out / "features.safetensors", extras)
+    return external_set(model, root, prepared, out / "features.safetensors", extras, columns)
 
 
 def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> Evaluation:

@@ -1,9 +1,8 @@
 """Feature sets: slice features of the frozen CNN, the input of the Gaussian process.
 
-Stored as one safetensors file, with the strings in its JSON metadata. Public feature tables are CSV files of
-columns `feature_0 ... feature_{D-1}, bag_name, bag_label, instance_name` and optionally `instance_label`,
-`bag_cnn_probability`, `patient`. Without a column `patient`, each bag counts as a patient; bags with the same
-slices belong to one patient, whatever the table says (`ich_mil.data.duplicates`).
+Stored as one safetensors file, with the strings in its JSON metadata. Feature files of others are read by
+`read_feature_table` (`ich_mil.data.feature_files`). Without a column `patient`, each bag counts as a patient;
+bags with the same slices belong to one patient, whatever the file says (`ich_mil.data.duplicates`).
 
 Shapes: B scans (bags), N slices (instances) of all scans, D features.
 """
@@ -12,6 +11,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,8 @@ from torch import Tensor
 
 from ich_mil.data.duplicates import content_of, one_patient
 from ich_mil.data.extras import Extras
-from ich_mil.data.labels import UNKNOWN, name_some, read_label_csv
+from ich_mil.data.feature_files import read_rows
+from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.data.splits import check_unseen, patient_key
 from ich_mil.errors import DataError
 from ich_mil.files import digest, whole_file
@@ -206,50 +207,14 @@ def made_from(path: Path, source: str) -> bool:
         return False
 
 
-def _read_rows(path: Path) -> tuple[pd.DataFrame, np.ndarray]:
-    """Rows of a public feature table, labels as numbers, and their features (N, D).
+def read_feature_csv(path: str | Path, columns: Mapping[str, str] = MappingProxyType({})) -> FeatureSet:
+    """Read a feature file of others; scans in order of first appearance, slices in row order.
 
-    The index is the line number minus 2. The rows of a scan may contradict each other.
-    """
-    table = read_label_csv(path, ["feature_0", "bag_name", "bag_label", "instance_name"])
-    columns = [f"feature_{i}" for i in range(sum(str(c).startswith("feature_") for c in table))]
-    if missing := [column for column in columns if column not in table]:
-        raise DataError(f"{path}: column {name_some(missing)} is missing, though others follow it")
-
-    def check(wrong: pd.Series, reason: str) -> None:
-        if wrong.any():
-            line = table.index[wrong][0]
-            raise DataError(f"{path}: line {line + 2}: {reason.format_map(table.loc[line])}")
-
-    for column in [*columns, "bag_label", "instance_label", "bag_cnn_probability"]:
-        if column in table:
-            numbers = pd.to_numeric(table[column], errors="coerce")
-            wrong = numbers.isna() & ~table[column].str.lower().isin(["", "nan"])
-            allowed = "a number"
-            if column.endswith("_label"):
-                wrong |= ~(numbers.isin([0, 1]) | numbers.isna())
-                numbers, allowed = numbers.fillna(UNKNOWN), "0 or 1"
-            check(wrong, f"{column} must be {allowed}, got {{{column}!r}}")
-            table[column] = numbers
-    check((table.bag_label == UNKNOWN) | (table.bag_name == ""), "bag_name or bag_label is empty")
-    if "patient" in table:
-        check(table.patient == "", "patient is empty; where it is unknown write the bag_name")
-    repeated = table.duplicated(["bag_name", "instance_name"])
-    check(repeated, "slice {instance_name!r} of scan {bag_name!r} occurs twice")
-    if "bag_cnn_probability" in table:
-        outside = ~table.bag_cnn_probability.fillna(0).between(0, 1)
-        check(outside, "bag_cnn_probability must be in [0, 1], got {bag_cnn_probability:g}")
-    with np.errstate(over="ignore"):  # values that overflow float32 are refused by `check_features`
-        return table, table[columns].to_numpy(np.float32)
-
-
-def read_feature_csv(path: str | Path) -> FeatureSet:
-    """Read a public feature table; scans in order of first appearance, slices in row order.
-
-    `DataError`, naming file and line or scan, for values that are missing, invalid or contradict each other.
+    `columns` names columns that are called otherwise in the file (`ich_mil.data.feature_files`). `DataError`,
+    naming file and line or scan, for values that are missing, invalid or contradict each other.
     """
     path = Path(path)
-    table, x = _read_rows(path)
+    table, x = read_rows(path, columns)
     code, scans = pd.factorize(table.bag_name)
     order = np.argsort(code, kind="stable")
     table, x = table.iloc[order].reset_index(drop=True), x[order]
@@ -277,12 +242,18 @@ def read_feature_csv(path: str | Path) -> FeatureSet:
     return _merge_twins(features, str(path))
 
 
-def read_unseen_csv(path: str | Path, *, width: int, learned: Mapping[str, str]) -> FeatureSet:
-    """Read a public feature table of test scans, and check that none of them was used for training.
+def read_unseen_csv(
+    path: str | Path,
+    columns: Mapping[str, str] = MappingProxyType({}),
+    *,
+    width: int,
+    learned: Mapping[str, str],
+) -> FeatureSet:
+    """Read a feature file of test scans, and check that none of them was used for training.
 
     `width` is the D that the head was fitted to, `learned` the `keys_of` its training scans.
     """
-    features = read_feature_csv(path)
+    features = read_feature_csv(path, columns)
     found = features.x.shape[1]
     if found != width:
         reason = f"has {found} features a slice, the head is fitted to {width}; extract both with one network"

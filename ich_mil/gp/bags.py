@@ -210,6 +210,13 @@ def pack(
     return packed, torch.arange(len(features)) if order is None else order
 
 
+def labels_of_list(
+    x: Values | Sequence[Values], bags: Values | None, labels: Values | None
+) -> tuple[Values | None, Values | None]:
+    """Bags and labels; a list of bags is followed by its labels, as in `fit(X, y)` of scikit-learn."""
+    return (None, bags) if isinstance(x, list | tuple) and labels is None else (bags, labels)
+
+
 def pack_held(validation: Sequence[Any]) -> Bags:
     """Pack the validation scans; error messages name them as the validation scans."""
     if not isinstance(validation, tuple | list) or len(validation) not in (3, 4):

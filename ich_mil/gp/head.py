@@ -7,6 +7,9 @@ with the features of each bag. Out: probabilities of bags and instances with the
     head.fit(X, bags, labels, validation=(X_val, bags_val, labels_val))
     p, std = head.predict_bag_proba(X_new, bags_new, return_std=True)
 
+With a list, `fit(X, y)`, `predict_proba(X)` and `score(X, y)` are those of scikit-learn, as `cross_val_score`
+and `GridSearchCV` call them.
+
 `bags` is either offsets (B + 1,) from 0 to N, where bag b owns rows `offsets[b]:offsets[b + 1]`; or the bag
 of each row (N,), any values in any order, where bags come in the sorted order of their values, as by
 `np.unique`. A head that smooths along z (`smooth_mm`) also takes `positions` (N,), mm along the scan.
@@ -24,7 +27,7 @@ from typing import Any, Literal, Self
 import gpytorch
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
@@ -36,6 +39,7 @@ from ich_mil.gp.bags import (
     check_columns,
     check_order,
     column_names,
+    labels_of_list,
     pack,
     pack_held,
 )
@@ -56,7 +60,7 @@ Tables = Values | Sequence[Values]
 """(N, D) features, or a list of the features (n, D) of each bag."""
 
 
-class Head(BaseEstimator):
+class Head(ClassifierMixin, BaseEstimator):
     """Gaussian-process head of the VGPMIL family, with the interface of scikit-learn.
 
     Parameters:
@@ -185,7 +189,7 @@ class Head(BaseEstimator):
         Args:
             X: (N, D) features in any unit; they are standardised internally. Or a list of B tables (n, D),
                 one for each bag, without `bags`.
-            bags: offsets (B + 1,) or the bag of each row (N,).
+            bags: offsets (B + 1,) or the bag of each row (N,); for a list without `labels`, the labels.
             labels: (B,) in {0, 1}, in the order of the list, of the offsets, or of `np.unique(bags)`.
             positions: (N,) mm along the scan of each row; needed if the head smooths along z.
             validation: X, bags, labels (and positions) of other scans, for early stopping and for
@@ -203,6 +207,7 @@ class Head(BaseEstimator):
             ValueError: a parameter out of range, or a malformed `validation`.
         """
         settings, density, kernel = self._parts()
+        bags, labels = labels_of_list(X, bags, labels)
         if labels is None:
             raise DataError("labels must be given, one for each bag: fit(X, bags, labels), fit(X, labels=)")
         train, _ = pack(X, bags, labels, positions)
@@ -239,6 +244,11 @@ class Head(BaseEstimator):
     ) -> np.ndarray:
         """Label (B,) of each bag: 1 from a calibrated probability of ½."""
         return (self._predictions(X, bags, positions)[0].scan_mean.numpy() >= 0.5).astype(np.int64)
+
+    def predict_proba(self, X: Tables, bags: Values | None = None) -> np.ndarray:
+        """Probabilities (B, 2) of the classes 0 and 1 of each bag, from `predict_bag_proba`."""
+        p = self._predictions(X, bags, None)[0].scan_mean.numpy()
+        return np.stack([1 - p, p], axis=1)
 
     def predict_bag_proba(
         self,
@@ -280,6 +290,7 @@ class Head(BaseEstimator):
         positions: Values | None = None,
     ) -> float:
         """Accuracy of `predict` over bags."""
+        bags, labels = labels_of_list(X, bags, labels)
         check_order(labels, bags, "labels")
         return float(accuracy_score(np.asarray(labels), self.predict(X, bags, positions=positions)))
 

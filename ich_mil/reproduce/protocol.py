@@ -6,10 +6,20 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ich_mil.errors import ConfigError
+import yaml
+
 from ich_mil.files import file_stem, settings_digest
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.settings import check_least, check_list, check_seeds, filled_path, read_settings
+from ich_mil.settings import (
+    PROTOCOL,
+    check_least,
+    check_list,
+    check_seeds,
+    config_file,
+    filled_path,
+    read_settings,
+    shipped_configs,
+)
 
 SetKind = Literal["features", "musk", "digits", "mnist", "pictures"]
 
@@ -33,8 +43,8 @@ class BenchmarkSet:
     Attributes:
         name: name in the tables.
         kind: `features` (a public feature CSV), `musk` (an npz file), `digits` (from scikit-learn, without a
-            path), `mnist` (a folder with the four IDX files), or `pictures` (a training configuration, run
-            once for each CNN seed and each number of features).
+            path), `mnist` (a folder with the four IDX files), or `pictures` (a training configuration, its
+            file or the name of a shipped one, run once for each CNN seed and each number of features).
         root: file or folder; environment variables written as `$NAME` are expanded.
         dataset: name of the held-out scans in `ich_mil/reproduce/published.csv`; '' means `name`.
         components: number of principal components of the features, fitted on training bags; 0 means no PCA.
@@ -95,7 +105,8 @@ class BenchmarkSet:
 
     def path(self, what: str) -> Path:
         """Expanded path of `root`, `external`, `findings` or `scans`. `ConfigError` if that is impossible."""
-        return filled_path(f"set {self.name!r}: {what}", getattr(self, what))
+        path = filled_path(f"set {self.name!r}: {what}", getattr(self, what))
+        return config_file(str(path)) if what == "root" and self.kind == "pictures" else path
 
 
 @dataclass(frozen=True)
@@ -179,26 +190,21 @@ class ProtocolConfig:
         return settings_digest(asdict(self) | {"out": "", "jobs": 0})
 
 
-def read_protocol(words: Sequence[str]) -> ProtocolConfig:
+def read_protocol(words: Sequence[str], *, more: str = "") -> ProtocolConfig:
     """Read a protocol by name (`features` is configs/protocol_features.yaml) or by file, with overrides.
 
     Raises:
         ConfigError: the protocol does not exist or is not valid.
     """
-    program = "ich-mil reproduce"
-    if not words:
-        raise ConfigError(f"name a protocol, or the file of one{_known()}")
-    if words[0].startswith("-"):
-        more = "instead of --config: a name, 'features' for configs/protocol_features.yaml, or a file"
-        return read_settings(ProtocolConfig, words, program=program, more=more)
-    named = Path(words[0])
-    path = named if named.suffix in (".yaml", ".yml") else Path("configs") / f"protocol_{named}.yaml"
-    if not path.is_file():
-        raise ConfigError(f"{path}: no such protocol{_known()}")
-    return read_settings(ProtocolConfig, ["--config", str(path), *words[1:]], program=program)
+    if not words[0].startswith("-"):
+        words = ["--config", str(config_file(words[0], PROTOCOL)), *words[1:]]
+    return read_settings(ProtocolConfig, words, program="ich-mil reproduce PROTOCOL", more=more)
 
 
-def _known() -> str:
-    """List of the available protocols, as the end of an error message."""
-    known = sorted(one.stem.removeprefix("protocol_") for one in Path("configs").glob("protocol_*.yaml"))
-    return f"; there are {', '.join(known)}" if known else ""
+def list_protocols() -> str:
+    """Names and titles of the shipped protocols, one a line."""
+    titles = {
+        name: yaml.safe_load(path.read_text(encoding="utf-8"))["title"]
+        for name, path in shipped_configs(PROTOCOL).items()
+    }
+    return "\n".join(f"{name:<10}{title}" for name, title in titles.items())

@@ -68,10 +68,11 @@ def training_views(runs: Sequence[RunConfig], scans: list[str]) -> Views:
     """Read the features of these scans of the common training set of several finished runs."""
     views, paths = [], []
     for run in runs:
-        of_csv = run.train.layout == "features"
-        paths.append(run.train.path if of_csv else run.out / "features" / "train.safetensors")
+        one, of_table = run.train, run.train.layout == "features"
+        paths.append(one.path if of_table else run.out / "features" / "train.safetensors")
         with named(paths[-1]):
-            features = (read_feature_csv if of_csv else read_features)(paths[-1]).select(scans)
+            every = read_feature_csv(paths[-1], one.columns) if of_table else read_features(paths[-1])
+            features = every.select(scans)
         views.append(replace(features, extras=training_extras(run, scans)))
     return Views.of(views, paths)
 

@@ -19,7 +19,7 @@ import sys
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ import lightning.pytorch as pl
 import pandas as pd
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint, TQDMProgressBar
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins import TorchCheckpointIO
 from lightning.pytorch.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from lightning.pytorch.strategies import DDPStrategy
@@ -45,6 +46,7 @@ from ich_mil.files import remove_leftovers, whole_file, write_bytes
 from ich_mil.progress import say
 from ich_mil.ranks import Ranks, device, these_ranks
 from ich_mil.training.augment import VariedScans
+from ich_mil.training.loggers import make_logger
 from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.training.warmup import warm_up
@@ -138,7 +140,9 @@ def _steps(
     return steps, [[place] for place in ranks.share(watched.sizes).tolist()]
 
 
-def _trainer(out: Path, training: TrainingSettings, ranks: Ranks) -> tuple[pl.Trainer, ModelCheckpoint]:
+def _trainer(
+    out: Path, training: TrainingSettings, ranks: Ranks, logger: Logger | None
+) -> tuple[pl.Trainer, ModelCheckpoint]:
     """Build Lightning's trainer for the available device, and its callback that keeps the best epoch."""
     monitor = None if training.fixed_epochs else "val_loss"  # None: each epoch replaces the previous one
     best = _BestEpoch(out, filename="best", monitor=monitor, save_last=True, enable_version_counter=False)
@@ -163,7 +167,8 @@ def _trainer(out: Path, training: TrainingSettings, ranks: Ranks) -> tuple[pl.Tr
         accumulate_grad_batches=training.accumulate,
         precision="bf16-mixed" if gpu else "32-true",
         callbacks=callbacks,
-        logger=False,
+        logger=logger or False,
+        log_every_n_steps=1,
         enable_progress_bar=terminal,
         enable_model_summary=False,
         num_sanity_val_steps=0,
@@ -279,7 +284,8 @@ def fit_cnn(
         scans, seed=seed, augmented=training.augment, bleeds=training.bleeds, controls=training.controls
     )
     steps, to_watch = _steps(scans, watched, training, seed, ranks)
-    trainer, best = _trainer(out, training, ranks)
+    settings = {"encoder": asdict(encoder), "cnn": asdict(cnn), "training": asdict(training), "seed": seed}
+    trainer, best = _trainer(out, training, ranks, make_logger(training.logger, out, settings))
     last = out / "last.ckpt"
     if last.is_file():
         _read_checkpoint(last)  # for a clear error if the checkpoint is damaged

@@ -1,13 +1,15 @@
 """Settings of a data set of a run or a grid; importable without torch."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from ich_mil.data.feature_files import COLUMNS
 from ich_mil.data.layouts.slice_pictures import Window, parse_window
 from ich_mil.errors import DataError
 from ich_mil.multimodal.extras import ExtraSources
-from ich_mil.settings import filled_path
+from ich_mil.settings import did_you_mean, filled_path
 
 SetLayout = Literal["rsna", "cq500", "folder", "slices", "features"]
 
@@ -18,8 +20,8 @@ class SetSettings:
 
     Attributes:
         layout: `rsna`, `cq500`, `folder` (DICOM with a table of labels), `slices` (single slices, pictures or
-            DICOM, with a table of labels), or `features` (a public feature CSV).
-        root: path of the folder or CSV; `$NAME` is replaced by the environment variable, `{member}` by the
+            DICOM, with a table of labels), or `features` (slice features, `ich_mil.data.feature_files`).
+        root: path of the folder or file; `$NAME` is replaced by the environment variable, `{member}` by the
             number of the ensemble member.
         name: name in outputs, preferably stating whether the data are real or synthetic; default: the name of
             its folder.
@@ -30,6 +32,8 @@ class SetSettings:
         requests: table or folder of request texts of the scans, for `head.family` multimodal
             (`ich_mil.multimodal.extras`).
         reports: the same for texts that may state the result, which `requests` refuses.
+        columns: names in a feature file of columns that are called otherwise there, as in
+            `{bag_name: slide_id}`.
         covariates: table of scan covariates, or `header` for age and sex of the DICOM headers.
     """
 
@@ -42,9 +46,11 @@ class SetSettings:
     requests: str = ""
     reports: str = ""
     covariates: str = ""
+    columns: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _ = self.picture_window  # raises
+        check_columns(self.columns, self.layout)
         if self.requests and self.reports:
             raise ValueError("requests and reports: name one of them, not both")
 
@@ -83,3 +89,14 @@ class SetSettings:
 def member_path(root: Path | str, number: int) -> Path:
     """`root` with `{member}` replaced by the number of an ensemble member."""
     return Path(str(root).replace("{member}", str(number)))
+
+
+def check_columns(columns: Mapping[str, str], layout: SetLayout) -> None:
+    """Raise `ValueError` if a feature file has no such column, or the set is no feature file."""
+    if columns and layout != "features":
+        raise ValueError(f"columns is for layout features, not for {layout}; leave it out")
+    for name in columns:
+        if name not in COLUMNS:
+            raise ValueError(
+                f"columns: {name!r} must be one of {', '.join(COLUMNS)}{did_you_mean(name, COLUMNS)}"
+            )

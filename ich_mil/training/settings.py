@@ -31,6 +31,8 @@ class TrainingSettings:
             shapes filled with tissue-like grey, and stays negative.
         warmup_steps: number of steps of self-supervised warm-up on slices (`training.warmup`). After a
             warm-up, scan labels train only attention and classifier.
+        logger: also log curves and settings by TensorBoard, MLflow or W&B (extra `loggers`), into the folder
+            `cnn` of the run; nothing is sent (`training.loggers`).
     """
 
     learning_rate: float = 5e-5
@@ -46,6 +48,7 @@ class TrainingSettings:
     controls: float = 0.0
     warmup_steps: int = 0
     fixed_epochs: bool = False
+    logger: Literal["none", "tensorboard", "mlflow", "wandb"] = "none"
 
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate < math.inf:

@@ -103,6 +103,18 @@ def test_the_table_is_that_of_single_fits_and_a_killed_grid_completes_it(place, 
     pd.testing.assert_frame_equal(again, whole, rtol=1e-9)
 
 
+def test_fits_side_by_side_are_those_of_one_process(place, words):
+    keys = ["n_inducing", "beta", "seed", "fold"]
+    tables = []
+    for jobs in ("1", "2"):
+        assert run(*words, "--jobs", jobs, "--out", place / jobs) == 0
+        table = pd.read_csv(place / jobs / "grid.csv").drop(columns="seconds")
+        tables.append(table.sort_values(keys, ignore_index=True))
+    pd.testing.assert_frame_equal(*tables, rtol=1e-9)
+    about = [json.loads((place / jobs / "grid.json").read_text()) for jobs in ("1", "2")]
+    assert about[0] == about[1]  # a grid goes on with another number of processes
+
+
 @pytest.mark.parametrize("text", ["", "beta,seed\n1.0,0\n"])
 def test_a_damaged_table_is_refused(place, words, capsys, text):
     assert run(*words, "--seeds", "[4]") == 0

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.base import clone
+from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.model_selection import GridSearchCV, GroupKFold, StratifiedKFold, cross_val_score
 
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.gp.bags import Bags, pack
@@ -439,3 +440,35 @@ def test_columns_of_a_data_frame_are_asked_for_again(tmp_path):
             one.predict_bag_proba(frame[["b", "a", "c"]], offsets)
     with pytest.raises(DataError, match="columns c, b, a"):
         Head(**SMALL).fit(frame, offsets, labels, validation=(frame[["c", "b", "a"]], offsets, labels))
+
+
+def list_of_bags(n_bags):
+    x, offsets, labels = scans(n_bags)
+    return list(x.split(offsets.diff().tolist())), labels.numpy()
+
+
+def test_a_list_of_bags_and_its_labels_are_x_and_y_of_scikit_learn(head):
+    x, offsets, labels = scans(30)
+    bags, y = list_of_bags(30)
+    other = clone(Head(**SMALL)).fit(bags, y)
+    p = head.predict_bag_proba(x, offsets)
+    np.testing.assert_array_equal(other.predict_proba(bags), np.stack([1 - p, p], axis=1))
+    np.testing.assert_array_equal(other.predict_proba(x, offsets), other.predict_proba(bags))
+    assert other.score(bags, y) == head.score(x, offsets, labels)
+    assert is_classifier(other)
+
+
+def test_cross_validation_and_grid_search_of_scikit_learn():
+    bags, y = list_of_bags(30)
+    splits = StratifiedKFold(3)
+    scores = cross_val_score(Head(**SMALL), bags, y, cv=splits, scoring="roc_auc")
+    train, held = next(splits.split(y, y))
+    one = Head(**SMALL).fit([bags[b] for b in train], y[train])
+    p = one.predict_bag_proba([bags[b] for b in held])
+    assert scores[0] == roc_auc_score(y[held], p)
+    grid = {"n_inducing": [4, 16], "sweeps": [1, 15]}
+    search = GridSearchCV(Head(**SMALL), grid, cv=splits, scoring="neg_log_loss").fit(bags, y)
+    assert search.best_params_ == {"n_inducing": 16, "sweeps": 15}
+    assert search.predict_proba(bags[:4]).shape == (4, 2)
+    groups = np.arange(30) // 2  # patients, for the folds of the calibration too
+    cross_val_score(Head(**SMALL), bags, y, groups=groups, cv=GroupKFold(3), params={"groups": groups})
