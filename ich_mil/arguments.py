@@ -9,9 +9,10 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ich_mil.dicom.series import AVERAGE_TO_MM
+from ich_mil.progress import printable
 from ich_mil.runs.folder import BUNDLED
 
 LABELLED = ("rsna", "cq500", "folder")
@@ -24,11 +25,15 @@ GUARANTEE: dict[str, Any] = {
 """Defaults of `triage`."""
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Print usage and error: a pattern such as * can name any file."""
+        super().error(printable(message))
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Parser of all commands; the result has the name of the command as `command`."""
-    parser = argparse.ArgumentParser(
-        prog="ich-mil", description="Intracranial hemorrhage in head CT, with uncertainty."
-    )
+    parser = _Parser(prog="ich-mil", description="Intracranial hemorrhage in head CT, with uncertainty.")
     commands = parser.add_subparsers(dest="command", required=True)
 
     prepare = commands.add_parser("prepare", help="convert DICOM files to a prepared set of HU volumes")

@@ -10,7 +10,7 @@ from pathlib import Path
 import ich_mil
 
 PACKAGE = Path(ich_mil.__file__).parent
-LAYERS = ["errors", "guard", "settings", "progress", "files", "ledger", "ranks", "window_presets", "windows"]
+LAYERS = ["errors", "progress", "guard", "settings", "files", "ledger", "ranks", "window_presets", "windows"]
 LAYERS += ["convergence", "kernels", "dicom", "synthetic", "data", "reports", "encoders", "gp"]
 LAYERS += ["multimodal", "multikernel", "training", "evaluate", "config", "runs", "report"]
 LAYERS += ["commands", "serve", "reproduce"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from ich_mil.errors import DataError
+from ich_mil.files import original
 
 UNKNOWN = -1
 """Label of an unlabelled slice or scan."""
@@ -63,7 +64,7 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
         raise DataError(f"{path}: cannot be read as CSV ({reason}); save it as CSV again") from error
     table.columns = pd.Index(table.iloc[0].fillna("").str.strip())
     table = table.iloc[1:].set_axis(pd.RangeIndex(len(table) - 1))
-    table = table.fillna("").apply(lambda column: column.str.strip())
+    table = table.fillna("").apply(lambda column: column.str.strip().map(original))
     table = table[(table != "").any(axis=1)]  # drop blank lines; the index still counts them
     if missing := [column for column in columns if column not in table]:
         there = name_some(list(table.columns), 6)
