@@ -55,7 +55,7 @@ class Node:
         self.spool = Spool(settings)
         self.outbox = self.spool.outbox
         self._processes = [
-            JudgeProcess(judge, seconds=settings.study_seconds, memory_mb=settings.memory_mb, stop=self._stop)
+            JudgeProcess(judge, seconds=settings.study_seconds, memory_mb=settings.judge_mb, stop=self._stop)
             for _ in range(settings.workers)
         ]
         lost: Counter[str] = Counter()
