@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from ich_mil import __version__
 from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import ConfigError
+from ich_mil.progress import printable
 from ich_mil.runs.folder import BUNDLED
 from ich_mil.settings import did_you_mean, settings_parser
 
@@ -86,7 +87,7 @@ class _Parser(argparse.ArgumentParser):
             for word in (word.split("=")[0] for word in self.words if word.startswith("--")):
                 if not any(one.startswith(word) for one in options) and (near := did_you_mean(word, options)):
                     message += f"; {word}{near}"
-        super().error(message)
+        super().error(printable(message))  # a pattern such as * can name any file
 
 
 class _Completion(argparse.Action):

@@ -157,7 +157,7 @@ def _prepare(
     from ich_mil.data.preparation.prepare import prepare
 
     if explain is not None:
-        say(explain_scan(out, explain))
+        say(*explain_scan(out, explain).split("\n"))
         return
     if root is None or layout is None:
         raise ConfigError("prepare needs a folder and --layout, or --explain SCAN")

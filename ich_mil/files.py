@@ -12,15 +12,18 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
 from ich_mil.errors import ConfigError, DataError, DiskFullError
 from ich_mil.progress import say
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def _umask() -> int:
@@ -178,8 +181,37 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
+# A cell that begins so is a formula, where ; and tabs can separate cells too; list of OWASP, "CSV Injection".
+_START, _FORMULA = r"(?:^|(?<=[;\"\t\r\n]))", r"(?='*[=+\-@\t\r\n\uff0b\uff0d\uff1d\uff20])"
+_FORMULA_START, _INERT_START = re.compile(_START + _FORMULA), re.compile(f"{_START}'{_FORMULA}")
+
+
+def inert(cell: Any) -> Any:
+    """`cell` of a table; a text with `'` before each part that a spreadsheet would run as a formula."""
+    return _FORMULA_START.sub("'", cell) if isinstance(cell, str) else cell
+
+
+def original(cell: Any) -> Any:
+    """Inverse of `inert`."""
+    return _INERT_START.sub("", cell) if isinstance(cell, str) and "'" in cell else cell
+
+
+def each_text(table: "pd.DataFrame", change: Callable[[Any], Any]) -> "pd.DataFrame":
+    """`table` with `change`, `inert` or `original`, applied to its columns of texts."""
+    return table.apply(lambda cells: cells.map(change) if cells.dtype.kind == "O" else cells)
+
+
+def write_csv(path: Path, table: "pd.DataFrame", *, float_format: str | None = None) -> None:
+    """Write a table without its index, with texts made `inert`; missing values are empty."""
+    table = each_text(table.rename(columns=inert), inert)
+    text = table.to_csv(index=False, float_format=float_format)
+    if "\r" in text:
+        text = table.to_csv(index=False, float_format=float_format, quoting=csv.QUOTE_ALL)
+    write_text(path, text)
+
+
 class CsvRows:
-    """Write a header and rows to an open CSV file, with correct quoting of carriage returns.
+    """Write a header and rows to an open CSV file, with texts made `inert`.
 
     A carriage return, which a file name may contain, ends a row unless its field is quoted. `csv.writer`
     quotes only its own line terminator, so rows with a carriage return are quoted in full.
@@ -193,7 +225,7 @@ class CsvRows:
     def write(self, row: Sequence[object]) -> None:
         """Write one row, in the order of the columns."""
         odd = any(isinstance(value, str) and "\r" in value for value in row)
-        (self._quoted if odd else self._plain).writerow(row)
+        (self._quoted if odd else self._plain).writerow(map(inert, row))
 
 
 def escaped(text: str) -> str:

@@ -5,8 +5,10 @@ has ended. Errors of the program itself are not caught.
 """
 
 import errno
+import logging
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor
@@ -14,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ich_mil.errors import IchMilError
+from ich_mil.progress import PrintableFormatter, printable
 
 MACHINE = (
     errno.ENOSPC,
@@ -33,33 +36,41 @@ def guarded(work: Callable[[], None]) -> int:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
+    sys.excepthook = _report
+    if logging.lastResort is not None:  # prints records of libraries
+        logging.lastResort.setFormatter(PrintableFormatter())
     with warnings.catch_warnings():
-        warnings.showwarning = _show_warning
+        warnings.showwarning = show_warning
         try:
             work()
         except IchMilError as error:
-            print("error:", " ".join(str(error).splitlines()), file=sys.stderr)  # names may hold line ends
+            _print("error", str(error))
             return 2
-        except KeyboardInterrupt:
-            # re-raised: Python then ends as if killed by SIGINT, which also ends a loop of the shell
-            sys.excepthook = _report_interrupt
-            raise
         except BrokenPipeError:  # the reader of our output has ended, as `head` does
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         except (OSError, MemoryError, RuntimeError) as error:
             if not (reason := _machine_trouble(error)):
                 raise
-            print("error:", reason, file=sys.stderr)
+            _print("error", reason)
             return 2
     return 0
 
 
-def _report_interrupt(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    if issubclass(kind, KeyboardInterrupt):
-        print("stopped", file=sys.stderr)
-    else:
-        sys.__excepthook__(kind, error, trace)
+def _print(kind: str, text: str) -> None:
+    """Print an error or warning as one line."""
+    print(f"{kind}: {printable(' '.join(text.splitlines()))}", file=sys.stderr)
+
+
+def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print an error of the program.
+
+    A `KeyboardInterrupt` is not caught: Python ends as if killed by SIGINT, which also ends a shell loop.
+    """
+    lines = ["stopped"]
+    if not issubclass(kind, KeyboardInterrupt):
+        lines = "".join(traceback.format_exception(kind, error, trace)).rstrip().split("\n")
+    print(*map(printable, lines), sep="\n", file=sys.stderr)
 
 
 def _machine_trouble(error: Exception) -> str:
@@ -86,7 +97,7 @@ def _machine_trouble(error: Exception) -> str:
     return f"{where}{os.strerror(error.errno)}; mend that and run the same command again"
 
 
-def _show_warning(
+def show_warning(
     message: Warning | str,
     category: type[Warning],
     filename: str,
@@ -96,4 +107,4 @@ def _show_warning(
 ) -> None:
     """Print warnings of `ich_mil` as one line; warnings of libraries are for developers and are dropped."""
     if f"{os.sep}ich_mil{os.sep}" in filename:
-        print(f"warning: {message}", file=sys.stderr)
+        _print("warning", str(message))

@@ -1,5 +1,11 @@
-"""Progress reports of long loops: a bar on a terminal, plain lines in a log file."""
+"""Output on terminals and in logs, and progress reports of long loops.
 
+Texts from outside (UIDs, names of files, values of configurations) can hold escape sequences that a terminal
+obeys, line ends, and marks that reverse the direction of writing. `printable` replaces them, at each place
+where text leaves the program: `say`, `PrintableFormatter`, and the errors and warnings of `ich_mil.guard`.
+"""
+
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -13,10 +19,26 @@ PLAIN_SECONDS = 15.0
 """Shortest time between two progress lines where the output is not a terminal."""
 
 
-def say(text: str) -> None:
-    """Print a line and flush, so that a log shows it without delay."""
+def printable(text: str) -> str:
+    """One line of text: line ends and all other characters that `str.isprintable` excludes as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class PrintableFormatter(logging.Formatter):
+    """Formatter of log records as `printable` lines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Format a record as one line."""
+        return printable(super().format(record))
+
+
+def say(*lines: str) -> None:
+    """Print lines and flush, so that a log shows them without delay."""
     encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+    for line in map(printable, lines):
+        print(line.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
 @cache
@@ -30,7 +52,7 @@ def progress(
 ) -> Iterator[T]:
     """Yield `items` and report progress: `total` units of the work `what`, `weight(item)` units per item."""
     if sys.stderr.isatty():
-        with tqdm(total=total, desc=what, unit=unit, leave=False) as bar:
+        with tqdm(total=total, desc=printable(what), unit=unit, leave=False) as bar:
             for item in items:
                 yield item
                 bar.update(weight(item))

@@ -12,9 +12,9 @@ import ich_mil
 PACKAGE = Path(ich_mil.__file__).parent
 LAYERS = [
     "errors",
+    "progress",
     "guard",
     "settings",
-    "progress",
     "files",
     "model_files",
     "ledger",

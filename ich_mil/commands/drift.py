@@ -79,6 +79,6 @@ def drift_of(folder: Path, *, reference: Path, rate: float) -> DriftResult:
     with named(folder):
         found = alarm.test(*_columns(features), features.patients)
     write_json(folder / "drift.json", {"notice": NOTICE, "model": str(reference), **asdict(found)})
-    say(found.text())
+    say(*found.text().split("\n"))
     say(f"{folder / 'drift.json'}")
     return found

@@ -30,7 +30,7 @@ from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.data.splits import keys_of
 from ich_mil.errors import DataError, named
 from ich_mil.evaluate.metrics import auc
-from ich_mil.files import alone, digest, write_json, write_text
+from ich_mil.files import alone, digest, each_text, original, write_csv, write_json
 from ich_mil.gp.aggregation import scan_logit
 from ich_mil.gp.fit import Job, fit_many
 from ich_mil.gp.inference.folds import Fold, folds_of
@@ -105,10 +105,10 @@ def _fill(
     lines = chain.from_iterable(work)
     for place, row in progress(lines, total=len(left), what="grid", unit="fit"):
         rows.append(keys[left[place]] | row)
-        write_text(path, pd.DataFrame(rows).to_csv(index=False))
+        write_csv(path, pd.DataFrame(rows))
     table = pd.DataFrame(rows)
     say(f"{len(table)} fits in {path}")
-    say(summary(table, list(config.grid)).to_string())
+    say(*summary(table, list(config.grid)).to_string().split("\n"))
     return table
 
 
@@ -117,7 +117,7 @@ def _rows_of(path: Path, config: GridConfig) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     try:
-        table = pd.read_csv(path)
+        table = each_text(pd.read_csv(path), original)
         if missing := [name for name in _names(config) if name not in table]:
             raise ValueError(f"column {name_some(missing)} is missing")
     except (OSError, ValueError) as error:

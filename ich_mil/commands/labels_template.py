@@ -16,7 +16,7 @@ from ich_mil.data.preparation.index import HeaderIndex
 from ich_mil.data.scan_labels import LABELS
 from ich_mil.data.scan_names import folder_of, own_folders
 from ich_mil.errors import DataError
-from ich_mil.files import write_text
+from ich_mil.files import write_csv
 from ich_mil.progress import say
 
 
@@ -42,5 +42,5 @@ def write_template(root: Path) -> None:
     folders = own_folders({(scan, folder_of(path)) for scan, of in paths.items() for path in of})
     rows = [(folders[scan], accession_number(root / of[0]), scan, "") for scan, of in paths.items()]
     table = pd.DataFrame(rows, columns=["folder", "accession", "study", "label"])
-    write_text(root / "labels.csv", table.sort_values(["folder", "study"]).to_csv(index=False))
+    write_csv(root / "labels.csv", table.sort_values(["folder", "study"]))
     say(f"{root / 'labels.csv'}: {len(table)} studies; write 1 or 0 into label, or leave it empty")

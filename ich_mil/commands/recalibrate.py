@@ -32,7 +32,7 @@ from ich_mil.evaluate.deployment.recalibration import (
     refitted_differences,
 )
 from ich_mil.evaluate.metrics import scan_metrics
-from ich_mil.files import alone, copy_files, write_json, write_text
+from ich_mil.files import alone, copy_files, write_csv, write_json
 from ich_mil.gp.calibration import Calibration
 from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
 from ich_mil.progress import say
@@ -107,9 +107,9 @@ def recalibrate_run(
         if load_model(model).provenance != trained.provenance:
             raise ModelError(f"{model}: has changed meanwhile; run the same command again")
         _write_all_but_head(trained, measured, out)
-        write_text(out / "recalibration.csv", table.to_csv(index=False))
+        write_csv(out / "recalibration.csv", table)
         save_calibration(trained, new, out)  # last, as it marks the run as finished
-    say(_summary(table, own, new))
+    say(*_summary(table, own, new).split("\n"))
     say(f"{out}: use it as --model")
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 import pandas as pd
 
 from ich_mil.errors import ConfigError, DataError, named
-from ich_mil.files import alone, check_apart, write_text
+from ich_mil.files import alone, check_apart, write_csv, write_text
 from ich_mil.progress import say
 from ich_mil.report.reports_page import ReportsPage, ShownScan, ShownSentence, render_reports
 from ich_mil.reports.context import LABELS
@@ -83,10 +83,10 @@ def label_reports(
             unread=[term for term in keywords if not rules.find(split_words(term))],
             skipped=skipped,
         )
-        write_text(out / "terms.csv", terms.to_csv(index=False))
-        write_text(out / "sentences.csv", _sentence_table(statements).to_csv(index=False))
-        write_text(out / "labels.csv", _label_table(labels, uncertain).to_csv(index=False))
-        write_text(out / "left_out.csv", _left_out(labels, uncertain).to_csv(index=False))
+        write_csv(out / "terms.csv", terms)
+        write_csv(out / "sentences.csv", _sentence_table(statements))
+        write_csv(out / "labels.csv", _label_table(labels, uncertain))
+        write_csv(out / "left_out.csv", _left_out(labels, uncertain))
         write_text(out / "reports.html", render_reports(page))
     _tell(out, reports, labels, uncertain, skipped)
     return labels

@@ -22,7 +22,7 @@ from ich_mil.data.scan_names import ScanNames, folder_names
 from ich_mil.data.store import open_prepared
 from ich_mil.errors import DataError, ModelError, named
 from ich_mil.evaluate.deployment.triage import DECISIONS, Method, Triage, fit_triage
-from ich_mil.files import write_json, write_text
+from ich_mil.files import write_csv, write_json
 from ich_mil.ledger import Code
 from ich_mil.progress import say
 from ich_mil.report.cohort_page import worklist
@@ -153,7 +153,7 @@ def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
         for one in worklist(replace(results, scans=tuple(decided)))
     ]
     table = pd.DataFrame(rows, columns=["scan", "folder", "decision", "probability", "std", "incomplete"])
-    write_text(out, table.to_csv(index=False))
+    write_csv(out, table)
     counts = ", ".join(f"{int((table.decision == word).sum())} {word}" for word in DECISIONS)
     say(f"{out}: {counts}")
     held_back = sum(one.decision != call for one, call in zip(decided, calls, strict=True))

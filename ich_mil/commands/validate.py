@@ -30,7 +30,7 @@ from ich_mil.evaluate.baselines import (
 )
 from ich_mil.evaluate.result_table import evaluate, format_table
 from ich_mil.evaluate.scores import Scores, known_or_none
-from ich_mil.files import write_text
+from ich_mil.files import write_csv
 from ich_mil.gp.predict import Predictions
 from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
 from ich_mil.progress import say
@@ -234,8 +234,8 @@ def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> Evaluation:
     )
     remove_shown(out)
     write_results(results, out)
-    write_text(out / "metrics.csv", table.to_csv(index=False))
-    say(f"\n{one.title}\n{format_table(table)}\n\n{out / 'metrics.csv'}\n")
+    write_csv(out / "metrics.csv", table)
+    say("", one.title, *format_table(table).split("\n"), "", str(out / "metrics.csv"), "")
     return Evaluation(one, rows, table, results)
 
 

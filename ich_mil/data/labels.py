@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from ich_mil.errors import DataError
+from ich_mil.files import original
 
 EXCEL = (".xlsx", ".xlsm")
 UNKNOWN = -1
@@ -54,7 +55,7 @@ def read_table(path: Path) -> pd.DataFrame:
         raise DataError(f"{path}: holds no row; begin it with a row of column names")
     table.columns = pd.Index(table.iloc[0].fillna("").str.strip())
     table = table.iloc[1:].set_axis(pd.RangeIndex(len(table) - 1))
-    table = table.fillna("").apply(lambda column: column.str.strip())
+    table = table.fillna("").apply(lambda column: column.str.strip().map(original))
     table = table[(table != "").any(axis=1)]  # drop blank lines; the index still counts them
     check_columns(table, path)
     return table

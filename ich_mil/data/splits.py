@@ -9,7 +9,7 @@ import pandas as pd
 from ich_mil.data.duplicates import names_of
 from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
 from ich_mil.errors import DataError
-from ich_mil.files import digest, write_text
+from ich_mil.files import digest, write_csv
 
 SPLITS = ("train", "validation", "test")
 COLUMNS = ["scan", "patient", "label", "split", "content"]
@@ -199,4 +199,4 @@ def check_same(table: pd.DataFrame, listed: pd.DataFrame, source: str) -> None:
 
 def write_splits(table: pd.DataFrame, path: Path) -> None:
     """Write a split as CSV."""
-    write_text(path, table.to_csv(index=False))
+    write_csv(path, table)

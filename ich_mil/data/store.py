@@ -26,7 +26,7 @@ import pandas as pd
 from ich_mil.data.duplicates import content_of, one_patient
 from ich_mil.data.scan_names import folder_of, own_folders
 from ich_mil.errors import DataError
-from ich_mil.files import digest
+from ich_mil.files import digest, each_text, original
 from ich_mil.ledger import LedgerEntry
 
 FORMAT = "ich_mil.prepared.7"
@@ -141,7 +141,7 @@ class PreparedSet:
                 raise ValueError(f"{name} lacks column {', '.join(missing)}")
         except (OSError, ValueError) as error:
             raise _no_set(self.folder, error) from error
-        return table
+        return each_text(table, original)
 
     @cached_property
     def ledger_by_scan(self) -> dict[str, list[dict[str, str]]]:

@@ -7,7 +7,7 @@ repeat, is split. A scan stored under several series UIDs is joined (`ich_mil.di
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -34,6 +34,21 @@ from ich_mil.dicom.join_series import join_series
 AVERAGE_TO_MM = 5.0
 # Slices above this fraction of the output thickness are not averaged: 2.5 mm is thick enough for 5 mm.
 ALREADY_THICK = 0.48
+
+
+MOST_SLICES, MOST_SERIES = 1 << 14, 1 << 10
+"""Maximum number of slices and series of a study. A perfusion has 10,000 slices, some anonymisers give each
+slice a series; the time of ordering grows with the square."""
+MOST_TRIED = 32
+"""Maximum number of series of a study in which a head is looked for, the likeliest first."""
+
+
+def study_refusal(headers: Sequence[SliceHeader]) -> str:
+    """Why a study is too large to be ordered; '' if it is not."""
+    n, n_series = len(headers), len({header.series_uid for header in headers})
+    if n <= MOST_SLICES and n_series <= MOST_SERIES:
+        return ""
+    return f"it has {n} slices in {n_series} series; {MOST_SLICES} in {MOST_SERIES} are allowed"
 
 
 def group_series(headers: Iterable[SliceHeader]) -> dict[str, list[Series]]:

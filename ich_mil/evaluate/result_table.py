@@ -21,6 +21,7 @@ from ich_mil.evaluate.bootstrap import RESAMPLES
 from ich_mil.evaluate.metrics import CALIBRATION_BINS, THRESHOLD
 from ich_mil.evaluate.model_metrics import INSIDE, SCAN, SLICE, measure
 from ich_mil.evaluate.scores import Scores
+from ich_mil.files import each_text, original
 
 COLUMNS = ["model", "level", "metric", "value", "low", "high", "n", "positives", "patients", "unlabelled"]
 COLUMNS += ["resamples", "ignored", "note"]
@@ -102,7 +103,7 @@ def evaluate(
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """Read a table of `evaluate` written by `to_csv(path, index=False)`; `DataError` if invalid."""
+    """Read a table of `evaluate` written by `write_csv`; `DataError` if invalid."""
     numbers = ("value", "low", "high")
     texts = {"model": str, "level": str, "metric": str, "note": str}
     try:
@@ -111,7 +112,7 @@ def read_table(path: Path) -> pd.DataFrame:
         )
         if missing := [name for name in COLUMNS if name not in frame]:
             raise ValueError(f"column {name_some(missing)} is missing")
-        return frame[COLUMNS].astype(dict.fromkeys(numbers, np.float64))
+        return each_text(frame[COLUMNS].astype(dict.fromkeys(numbers, np.float64)), original)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as a result table ({error}); validate again") from error
 

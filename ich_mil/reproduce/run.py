@@ -26,7 +26,7 @@ from joblib import Parallel, cpu_count, delayed
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.evaluate.scores import Scores
-from ich_mil.files import alone, write_json, write_text
+from ich_mil.files import alone, write_csv, write_json
 from ich_mil.kernels.segments import take_bags
 from ich_mil.progress import progress, say
 from ich_mil.ranks import device
@@ -170,7 +170,7 @@ def _measure(
     )
     tables = list(progress(made, total=len(units), what=f"{one.name}: metrics", unit="table"))
     results = pd.concat(tables, ignore_index=True)
-    write_text(folder / "results.csv", results.to_csv(index=False))
+    write_csv(folder / "results.csv", results)
     analyses = [analyse(scored) for scored in _scored_sets(one, runs, tasks[0].ledgers, folder, config)]
     return [Chapter(one.name, list(result_sections(one, results, folder, config))), *analyses]
 

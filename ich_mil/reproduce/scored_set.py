@@ -12,7 +12,7 @@ from ich_mil.data.labels import name_some
 from ich_mil.data.layouts.cq500 import read_cq500_findings
 from ich_mil.errors import DataError
 from ich_mil.evaluate.scores import Scores
-from ich_mil.files import file_stem, write_bytes, write_text
+from ich_mil.files import file_stem, write_bytes, write_csv
 from ich_mil.reproduce.protocol import ProtocolConfig
 
 
@@ -70,7 +70,7 @@ class ScoredSet:
 
     def table(self, frame: pd.DataFrame, name: str) -> pd.DataFrame:
         """Write a table as CSV and return it."""
-        write_text(self.folder / f"{file_stem(self.name)}_{name}.csv", frame.to_csv(index=False))
+        write_csv(self.folder / f"{file_stem(self.name)}_{name}.csv", frame)
         return frame
 
     def figure(self, png: bytes, name: str) -> str:

@@ -10,7 +10,7 @@ from ich_mil import __version__
 from ich_mil.data.features import FeatureSet
 from ich_mil.evaluate.model_metrics import INSIDE, SCAN, SLICE, measure
 from ich_mil.evaluate.scores import Scores
-from ich_mil.files import file_stem, write_bytes, write_text
+from ich_mil.files import file_stem, write_bytes, write_csv
 from ich_mil.reproduce.figures import auc_and_time, metric_rows
 from ich_mil.reproduce.page import Section, spread
 from ich_mil.reproduce.protocol import BenchmarkSet, ProtocolConfig
@@ -115,7 +115,7 @@ def result_sections(
             tuple(figures),
         )
     theirs = _published(one, results)
-    write_text(folder / "published.csv", theirs.to_csv(index=False))
+    write_csv(folder / "published.csv", theirs)
     aucs = theirs[
         (theirs.metric == "auc") & (theirs.source != "") & (theirs.n_inducing == config.main_inducing)
     ]

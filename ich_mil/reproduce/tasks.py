@@ -23,7 +23,7 @@ from ich_mil.data.features import FeatureSet, read_feature_csv
 from ich_mil.data.splits import check_unseen, draw_splits, keys_of, load_splits, write_splits
 from ich_mil.encoders.attention_cnn import CnnSettings
 from ich_mil.errors import ConfigError, named
-from ich_mil.files import write_text
+from ich_mil.files import write_csv
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.progress import say
 from ich_mil.reproduce.mil import digit_bags, project, read_mnist, read_musk
@@ -149,7 +149,7 @@ def _one_split(one: BenchmarkSet, base: RunConfig, config: ProtocolConfig) -> Pa
         splits, left_out = clean_list(one.path("scans"), prepared.scans, validation=share, seed=base.seed)
         for line in left_out.itertuples():
             say(f"{one.scans}: {line.scan} ({line.split}) is left out: {line.reason}")
-        write_text(path.with_name(f"{one.name}_left_out.csv"), left_out.to_csv(index=False))
+        write_csv(path.with_name(f"{one.name}_left_out.csv"), left_out)
     else:
         splits = draw_splits(prepared.scans, validation=share, test=base.split.test, seed=base.seed)
     if base.external is None and not (splits.split == "test").any():

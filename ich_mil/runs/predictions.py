@@ -18,7 +18,7 @@ from ich_mil.data.labels import name_some
 from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment.triage import DECISIONS, LOOK, NEGATIVE
 from ich_mil.evaluate.threshold import THRESHOLD
-from ich_mil.files import write_json, write_text
+from ich_mil.files import write_csv, write_json
 from ich_mil.ledger import INCOMPLETE, REFUSED, Code, LedgerEntry
 
 FORMAT = "ich_mil.predictions.6"
@@ -240,8 +240,7 @@ def _row(scan: ScanResult, one: ScanResult | SliceResult) -> dict[str, Any]:
 
 def write_results(results: Results, folder: Path) -> None:
     """Write `predictions.csv` and `predictions.json` into `folder`."""
-    table = results_table(results).to_csv(index=False, float_format=f"%.{DIGITS}f")
-    write_text(folder / "predictions.csv", table)
+    write_csv(folder / "predictions.csv", results_table(results), float_format=f"%.{DIGITS}f")
     write_json(folder / "predictions.json", {"format": FORMAT, "notice": NOTICE, **asdict(results)})
 
 

@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ich_mil.errors import DiskFullError, IchMilError, ModelError
+from ich_mil.guard import show_warning
 from ich_mil.serve.disk import is_disk_full
 
 _POLL_SECONDS = 0.05
@@ -216,6 +218,7 @@ def _receive(pipe: Connection) -> Any:
 
 def _serve(pipe: Connection, factory: JudgeFactory) -> None:
     """Main function of the child: create the judge, then process studies until the pipe closes."""
+    warnings.showwarning = show_warning
     os.setpgid(0, 0)  # Ctrl-C reaches the node only; the group can be killed at once
     node = multiprocessing.parent_process()
     assert node is not None, "started by the node"

@@ -15,10 +15,11 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any, cast
 
 from pydicom.uid import UncompressedTransferSyntaxes
-from pynetdicom import AE, AllStoragePresentationContexts, _config, evt
+from pynetdicom import AE, AllStoragePresentationContexts, _config, evt, timer
 from pynetdicom.association import Association
 from pynetdicom.dimse_primitives import C_STORE
 from pynetdicom.pdu import A_ASSOCIATE_RQ
@@ -34,6 +35,8 @@ from ich_mil.serve.status import Metrics
 from ich_mil.serve.studies import RefusedError
 
 _LOG = logging.getLogger(__name__)
+# pynetdicom takes its timeouts from the wall clock: after a jump back, silent associations would stay
+timer.time = SimpleNamespace(time=time.monotonic)  # type: ignore[assignment]
 SUCCESS, OUT_OF_RESOURCES, CANNOT_UNDERSTAND = 0x0000, 0xA700, 0xC000
 SYNTAXES = [*UncompressedTransferSyntaxes, *PLUGINS]
 """Transfer syntaxes that `ich_mil.dicom` can decode, by preference. Others are rejected in the negotiation of

@@ -16,6 +16,7 @@ from io import FileIO, TextIOWrapper
 from types import FrameType
 from typing import Any
 
+from ich_mil.progress import PrintableFormatter
 from ich_mil.serve.judging import JudgeFactory, JudgeProcess, StoppedError, resident_bytes
 from ich_mil.serve.listener import IDLE_SECONDS, Listener
 from ich_mil.serve.sender import Sender
@@ -54,7 +55,7 @@ class Node:
         self.spool = Spool(settings)
         self.outbox = self.spool.outbox
         self._processes = [
-            JudgeProcess(judge, seconds=settings.study_seconds, memory_mb=settings.memory_mb, stop=self._stop)
+            JudgeProcess(judge, seconds=settings.study_seconds, memory_mb=settings.judge_mb, stop=self._stop)
             for _ in range(settings.workers)
         ]
         lost: Counter[str] = Counter()
@@ -192,7 +193,7 @@ class _OutputHandler(logging.StreamHandler):
     def __init__(self) -> None:
         raw: Any = FileIO(sys.stdout.fileno(), "w", closefd=False)
         super().__init__(TextIOWrapper(raw, sys.stdout.encoding, "backslashreplace", write_through=True))
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z"))
+        self.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z"))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - a name of logging
         """Drop the line."""

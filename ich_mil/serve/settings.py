@@ -18,6 +18,11 @@ SECRET_VARIABLE = "ICH_MIL_ARCHIVE_SECRET"
 """Environment variable of the password or token, where no `secret_file` is named."""
 
 
+NODE_MB, ASSOCIATION_MB = 256.0, 4.0
+"""Parts of `memory_mb` without judging processes, MB: interpreter (100), the header of an object (100); each
+association."""
+
+
 def check_ae_title(name: str, title: str) -> None:
     """Raise `ValueError` if `title` is not a valid AE title.
 
@@ -137,7 +142,7 @@ class ServeSettings:
         workers: number of studies processed in parallel, each in a separate process.
         attempts: maximum number of attempts for a study whose process crashes or exceeds a limit.
         study_seconds: time limit for one study.
-        memory_mb: resident memory above which a judging process is replaced, MB.
+        memory_mb: maximum resident memory of the node with its judging processes, MB (`judge_mb`).
         retry_seconds: pause after a failed send; doubled after each further failure.
         longest_retry_seconds: maximum pause.
         associations: maximum number of simultaneous connections.
@@ -170,6 +175,11 @@ class ServeSettings:
     free_gb: float = 2.0
     keep_hours: float = 168.0
 
+    @property
+    def judge_mb(self) -> float:
+        """Share of each judging process in `memory_mb`, MB; a process above it is replaced."""
+        return (self.memory_mb - NODE_MB - ASSOCIATION_MB * self.associations) / self.workers
+
     def __post_init__(self) -> None:
         check_ae_title("ae_title", self.ae_title)
         if not self.senders:
@@ -189,6 +199,11 @@ class ServeSettings:
         ):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be above 0 and finite, got {getattr(self, name)}")
+        if self.judge_mb <= 0:
+            raise ValueError(
+                f"memory_mb must be above {NODE_MB:g} and {ASSOCIATION_MB:g} for each of the associations "
+                f"({self.associations}), got {self.memory_mb}"
+            )
         if not self.retry_seconds <= self.longest_retry_seconds < float("inf"):
             raise ValueError(
                 f"longest_retry_seconds must be at least retry_seconds ({self.retry_seconds}) "

@@ -13,6 +13,7 @@ without a new object for the silence period.
 """
 
 import logging
+import os
 import shutil
 import threading
 import time
@@ -62,7 +63,8 @@ class Spool:
         self.settings, self.root = settings, settings.spool.resolve()
         self.incoming, self._work = self.root / "incoming", self.root / "work"
         self._studies, self._results = self.root / "studies", self.root / "results"
-        self._lock = threading.Lock()
+        self._lock, self._reading = threading.Lock(), threading.Lock()
+        self._clock = time.time() - time.monotonic()  # at the start
         self._last: dict[str, float] = {}  # waiting study -> time.monotonic of its last object
         self._active: set[str] = set()
         self._held = ExitStack()
@@ -113,14 +115,13 @@ class Spool:
         """
         if problem := self.problem():
             raise SpoolFullError(problem)
-        study_uid, own_uid, position = read_object(file)
-        sop_uid = own_uid or sop_uid
-        if self.outbox.is_ours(sop_uid):
+        with self._reading:  # one at a time: a header can inflate to 32 MB
+            study_uid, own_uid, position = read_object(file)
+        if self.outbox.is_ours(sop_uid := own_uid or sop_uid):
             file.unlink()
             return False
         identity, name = sync_object(file, sop_uid, position)
-        key = digest_of(study_uid)
-        folder = self._studies / key / "objects"
+        folder = self._studies / (key := digest_of(study_uid)) / "objects"
         target = folder / name
         with self._lock:
             if not (folder.parent / "study.json").exists():
@@ -200,17 +201,16 @@ class Spool:
         """Drop a delivery with missing files; its study is judged again."""
         self.outbox.drop(delivery)
         shutil.rmtree(self._results / delivery.name, ignore_errors=True)
-        with self._lock:  # `take` checks whether its objects still exist
-            self._last[delivery.name.split("-")[0]] = time.monotonic()
+        with self._lock:
+            self._last[delivery.name.split("-")[0]] = time.monotonic()  # `take` checks its objects
 
     def counts(self) -> dict[str, int]:
         """Number of waiting, active and failed studies; bytes used and free."""
-        failed = sum(1 for _ in self._failures.folder.glob("*.json"))
         with self._lock:
             return {
                 "queued": len(set(self._last) - self._active),
                 "judging": len(self._active),
-                "failed": failed,
+                "failed": len(list(self._failures.folder.glob("*.json"))),
                 "bytes": self._bytes,
                 "free_bytes": self.free_bytes(),
             }
@@ -218,10 +218,11 @@ class Spool:
     def clean(self, *, stale: float) -> None:
         """Delete finished studies after the keep time, and incoming files not modified for `stale` seconds.
 
-        In a nearly full spool, sent studies are deleted early, then the objects of failed studies.
+        In a nearly full spool, sent studies are deleted early, then the objects of failed ones. Ages are by
+        the clock now or that of the start, whichever is less: a clock that jumps deletes nothing.
         """
-        now, keep = time.time(), self.settings.keep_hours * 3600
-        self._bytes = self._size()
+        self._bytes, keep = self._size(), self.settings.keep_hours * 3600
+        now = min(time.time(), self._clock + time.monotonic())
         for name, at in records_by_age(self.outbox.sent_folder):
             if now - at > keep or self._is_heavy():
                 self._remove(name)
@@ -236,17 +237,16 @@ class Spool:
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def free_bytes(self) -> int:
-        """Free bytes on the disk of the spool; 0 if its folder cannot be used."""
-        try:
-            return shutil.disk_usage(self.incoming).free
-        except OSError:
-            return 0
+        """Free bytes on the disk of the spool; 0 if its folder cannot be written."""
+        with suppress(OSError):
+            return shutil.disk_usage(self.incoming).free if os.access(self.incoming, os.W_OK) else 0
+        return 0
 
     def problem(self) -> str:
         """Why no object can be stored now; '' if one can."""
         most, least = self.settings.spool_gb * 1e9, max(self.settings.free_gb * 1e9, LEAST_FREE)
-        if not self.incoming.is_dir():
-            return f"{self.root}: the spool was deleted or cannot be read; restart the node"
+        if not os.access(self.incoming, os.W_OK):
+            return f"{self.root}: the spool is gone or read-only; mend that, or restart the node"
         if self._bytes > most:
             return f"{self.root}: the spool is full, {self._bytes / 1e9:.2f} GB of {most / 1e9:.2f} GB"
         if (free := self.free_bytes()) < least:

@@ -21,7 +21,7 @@ from pydicom.config import disable_value_validation
 from pydicom.uid import CTImageStorage, generate_uid
 
 from ich_mil.errors import DataError
-from ich_mil.files import write_text
+from ich_mil.files import write_csv
 from ich_mil.synthetic.encoding import ENCODINGS, Encoding, make_image, save_image
 from ich_mil.synthetic.head import SITE_A, SITE_B, Site
 from ich_mil.synthetic.study import MIN_SIZE, SUBTYPES, Phantom, SeriesPlan, make_phantom, make_series
@@ -141,7 +141,7 @@ def write_rsna(root: Path, *, n_studies: int, seed: int, size: int = 256, n_jobs
     for k in range(min(REPEATED_IMAGES, len(images) // 2)):
         images.insert(len(images) // 2 + k, images[k])
     table = pd.DataFrame([row for rows in images for row in rows], columns=["ID", "Label"])
-    write_text(root / "stage_2_train.csv", table.to_csv(index=False, lineterminator="\n"))
+    write_csv(root / "stage_2_train.csv", table)
 
 
 def _series_of(study: Study, n_studies: int, order: int) -> list[tuple[str, SeriesPlan]]:
@@ -229,7 +229,7 @@ def write_cq500(root: Path, *, n_studies: int, seed: int, size: int = 256, n_job
     )
     rows = [_reads(rng, *one) for one in zip(studies, truths, dissent.tolist(), strict=True)]
     table = pd.DataFrame([rows[k] for k in rng.permutation(n_studies)])
-    write_text(root / "reads.csv", table.to_csv(index=False, lineterminator="\n"))
+    write_csv(root / "reads.csv", table)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -13,7 +13,7 @@ from ich_mil.commands import grid as module
 from ich_mil.config import read_grid
 from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import ConfigError
-from ich_mil.files import alone, write_text
+from ich_mil.files import alone, write_csv
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import mean_logits
@@ -81,14 +81,14 @@ def test_the_table_is_that_of_single_fits_and_a_killed_grid_completes_it(place, 
 
     written = []
 
-    def write_some(target: Path, text: str) -> None:
+    def write_some(target: Path, rows: pd.DataFrame) -> None:
         if len(written) == 9:
             raise KilledError
         written.append(target)
-        write_text(target, text)
+        write_csv(target, rows)
 
     path.unlink()
-    monkeypatch.setattr(module, "write_text", write_some)
+    monkeypatch.setattr(module, "write_csv", write_some)
     with pytest.raises(KilledError):
         run(*words)
     monkeypatch.undo()

@@ -16,7 +16,8 @@ from pynetdicom.sop_class import Verification
 
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.serve import node as node_module
-from ich_mil.serve.node import log_to_output, serve
+from ich_mil.serve.node import Node, log_to_output, serve
+from ich_mil.serve.settings import ASSOCIATION_MB, NODE_MB
 from tests.serve.fakes import (
     connect,
     free_port,
@@ -244,6 +245,15 @@ def test_settings_reach_the_spool(make, tmp_path):
         os.utime(tmp_path / "spool" / "sent" / f"study-{hours}.json", (time.time() - hours * 3600,) * 2)
     node.spool.clean(stale=60.0)
     assert [path.stem for path in node.outbox.sent_folder.iterdir()] == ["study-0.9"]
+
+
+def test_memory_is_that_of_the_whole_node(tmp_path, monkeypatch):
+    shares = []
+    monkeypatch.setattr(node_module, "JudgeProcess", lambda *_, memory_mb, **__: shares.append(memory_mb))
+    settings = settings_of(tmp_path, memory_mb=4000.0, workers=3, associations=10)
+    Node(settings, FakeJudge(), stop=threading.Event()).spool.close()
+    assert len(set(shares)) == 1
+    assert sum(shares) + NODE_MB + 10 * ASSOCIATION_MB == pytest.approx(4000.0)
 
 
 def test_workers_judge_in_parallel(start):

@@ -11,6 +11,7 @@ from pydicom import dcmread
 from ich_mil.serve import node as node_module
 from ich_mil.serve import worker
 from ich_mil.serve.node import log_to_output
+from ich_mil.serve.settings import ASSOCIATION_MB, NODE_MB
 from tests.serve.fakes import Archive, look, metric, notes, send, unreadable, wait_for
 from tests.serve.judges import FakeJudge, ct_slice, uid
 
@@ -51,7 +52,7 @@ def test_lost_process_is_tried_again(start, archive, tmp_path):
 
 @pytest.mark.slow
 def test_judge_that_hangs_or_swells_costs_one_study(start, archive, tmp_path):
-    node = start(local=False, attempts=1, study_seconds=20.0, memory_mb=250.0)
+    node = start(local=False, attempts=1, study_seconds=20.0, memory_mb=250.0 + NODE_MB + 8 * ASSOCIATION_MB)
     for number, wish in enumerate(["hang", "hungry", "bug"]):
         assert send(node.listener.port, study(number, StudyDescription=wish)) == [0]
     assert send(node.listener.port, study(9)) == [0]
@@ -153,17 +154,21 @@ def test_lost_results_are_made_again(start, archive, tmp_path):
     assert result.exists()
 
 
-@pytest.mark.parametrize("free", [1 << 20, None])
-def test_full_disk_or_deleted_spool_is_in_health_and_log(start, monkeypatch, caplog, free):
+@pytest.mark.parametrize("free", [1 << 20, None, "read-only"])
+def test_full_disk_or_unusable_spool_is_in_health_and_log(start, monkeypatch, caplog, free):
     """`/health` and `/metrics` answer, whatever `free_gb` is."""
     monkeypatch.setattr(node_module, "CLEAN_SECONDS", 0.05)
     node = start(free_gb=0.0)
     moved = node.spool.root.with_name("moved")
     if free is None:
         node.spool.root.rename(moved)
+    elif free == "read-only":  # to root, who runs tests, nothing is
+        monkeypatch.setattr("os.access", lambda path, _: False)
     else:
         monkeypatch.setattr(node.spool, "free_bytes", lambda: free)
-    wait_for(lambda: problem(node, str(node.spool.root)))
+    reason = "its disk is full" if free == 1 << 20 else "gone or read-only"
+    wait_for(lambda: problem(node, reason))
+    assert problem(node, str(node.spool.root))
     assert look(node.status.port, "metrics")[0] == 200
     assert send(node.listener.port, study(1)) in ([], [-1])
     wait_for(lambda: str(node.spool.root) in caplog.text)

@@ -46,6 +46,7 @@ def test_the_command_line_goes_first():
         (["--silence_seconds", ".nan"], "silence_seconds must be above 0"),
         (["--silence_seconds", ".inf"], "silence_seconds must be above 0 and finite, got inf"),
         (["--memory_mb", "-1"], "memory_mb must be above 0"),
+        (["--memory_mb", "287"], "memory_mb must be above 256 and 4 for each of the associations"),
         (["--free_gb", "-1"], "free_gb must be at least 0"),
         (["--free_gb", ".inf"], "free_gb must be at least 0 and finite, got inf"),
         (

@@ -14,6 +14,7 @@ import pytest
 from pydicom import dcmread
 from pydicom.uid import DeflatedExplicitVRLittleEndian
 
+from ich_mil.dicom.files import elements
 from ich_mil.errors import DataError
 from ich_mil.serve.failures import LEDGER_LINES
 from ich_mil.serve.spool import SpoolFullError
@@ -24,6 +25,12 @@ from tests.serve.judges import capture, ct_slice, uid
 
 def every_file(root):
     return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+def memory(name):
+    """A value of /proc/self/status in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 @pytest.fixture
@@ -199,6 +206,37 @@ def test_deflated_object_is_read_in_bounded_memory(spool):
     finally:
         tracemalloc.stop()
     assert peak < 4 << 20
+
+
+def test_headers_of_many_objects_are_inflated_one_at_a_time(spool, monkeypatch):
+    """Eight associations at once, 40 MB of zeros in the header of each object: 32 MB of one are in memory."""
+    n_threads, inflating, counts = 8, [], []
+    image = ct_slice(uid(1), 0)
+    del image.PixelData
+    image.add_new(0x7FDF1010, "OB", bytes(40 << 20))
+    image.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
+    files = [spool.incoming / f"{number}.dcm" for number in range(n_threads)]
+    image.save_as(files[0], enforce_file_format=True)
+    del image
+    for file in files[1:]:
+        file.write_bytes(files[0].read_bytes())
+    real = elements._inflated
+
+    def counted(*arguments):
+        inflating.append(0)
+        for part in real(*arguments):
+            inflating[-1] += len(part)
+            yield part
+        counts.append((len(inflating), sum(inflating)))
+        inflating.pop()
+
+    monkeypatch.setattr(elements, "_inflated", counted)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is that from here on
+    before = memory("VmHWM")
+    with ThreadPoolExecutor(n_threads) as pool:
+        assert sum(pool.map(lambda file: spool.store(file, sop_uid="1.2"), files)) == 1
+    assert max(counts) <= (1, elements.MOST_HEADER_BYTES)
+    assert memory("VmHWM") - before < 6 * elements.MOST_HEADER_BYTES
 
 
 @pytest.mark.parametrize("content", [b"", b"DICM", bytes(9999), bytes(128) + b"DICM" + bytes(range(256)) * 9])

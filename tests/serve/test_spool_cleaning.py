@@ -93,6 +93,19 @@ def test_finished_studies_and_stale_files_are_deleted(spool):
     assert spool.take().name == sent.name
 
 
+@pytest.mark.parametrize("years", [1, -1])
+def test_clock_that_jumps_deletes_nothing_early(spool, monkeypatch, years):
+    """Neither what is from before the jump, nor from after it."""
+    before, after = failed(spool, study=1), failed(spool, study=2)
+    (spool.incoming / "before.dcm").touch()
+    clock = time.time
+    monkeypatch.setattr(time, "time", lambda: clock() + years * 365 * 86400)
+    hours_ago(0, spool.root / "failed" / f"{after.name}.json")
+    spool.clean(stale=60.0)
+    assert {path.stem for path in (spool.root / "failed").iterdir()} == {before.name, after.name}
+    assert [path.name for path in spool.incoming.iterdir()] == ["before.dcm"]
+
+
 def test_study_that_waits_again_is_not_deleted(spool):
     limit(spool, keep_hours=0.0)
     first = judged(spool, sent=True)

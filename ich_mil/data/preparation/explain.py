@@ -18,6 +18,7 @@ from ich_mil.data.store import open_prepared, scan_file
 from ich_mil.dicom.geometry.planes import steps_of
 from ich_mil.errors import DataError
 from ich_mil.ledger import CHOICES, CORRECTED, REFUSED, Code
+from ich_mil.progress import printable
 
 SHOWN = 5
 """Largest number of lines per code in the report; the ledger has all lines."""
@@ -62,7 +63,7 @@ def explain(folder: Path, scan: str) -> str:
         for code in found:
             more = len(by_code[code]) - shown
             story += by_code[code][:shown] + ([f"    {code}: and {more} more"] if more > 0 else [])
-    return "\n".join(story)
+    return "\n".join(map(printable, story))
 
 
 def _result(record: ScanRecord, rows: pd.DataFrame, path: Path) -> Iterator[str]:

@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -129,6 +129,17 @@ class HeaderIndex:
         )
         return (Series(scan, uid, os.fsdecode(path)) for scan, uid, path in rows)
 
+    def changed(self) -> set[str]:
+        """Scans with a file that has another size or time than when its header was read."""
+        found = set()
+        rows = self._database.execute("SELECT scan, path, size, mtime FROM file WHERE code = ''")
+        for scan, path, *known in rows:
+            with suppress(OSError):  # a file that is gone is in the ledger if it was not read before
+                status = (self.collection.root / os.fsdecode(path)).stat()
+                if known != [status.st_size, status.st_mtime_ns]:
+                    found.add(scan)
+        return found
+
     def refused(self) -> Iterator[LedgerEntry]:
         """Ledger lines for the files that are not usable slices, sorted by path.
 
@@ -139,7 +150,7 @@ class HeaderIndex:
         rows = self._database.execute(
             "SELECT scan, path, code, detail, is_dicom FROM file WHERE code != '' ORDER BY path"
         )
-        near_folder = cache(self._slices_near)
+        near_folder, only_scan = cache(self._slices_near), cache(self._only_scan_near)
         for scan, path, code, detail, is_dicom in rows:
             if not is_dicom and not self.collection.pictures:
                 folder, name = os.path.split(path)
@@ -149,7 +160,7 @@ class HeaderIndex:
                     code, detail = Code.UNREADABLE, f"{detail}, but it is named like a slice"
                 elif code != Code.NOT_DICOM and not is_lost:
                     code, detail = Code.NOT_DICOM, f"{detail}; it is not named like a slice"
-            whose = scan or (self._only_scan_near(path) if code in INCOMPLETE else "")
+            whose = scan or (only_scan(os.path.dirname(path)) if code in INCOMPLETE else "")  # noqa: PTH120
             yield LedgerEntry(whose, os.fsdecode(path), Code(code), detail)
 
     def lost_slices(self) -> Iterator[LedgerEntry]:
@@ -159,9 +170,9 @@ class HeaderIndex:
         orientation. The gap check misses the loss of the first or last slice.
         """
         rows = self._database.execute(
-            "SELECT scan, path FROM file WHERE code IN (?, ?) AND EXISTS (SELECT * FROM slice "
-            "WHERE slice.scan = file.scan AND json_extract(header, '$.series_uid') = file.series "
-            "AND json_extract(header, '$.orientation') = file.orientation) ORDER BY path",
+            "SELECT scan, path FROM file WHERE code IN (?, ?) AND (scan, series, orientation) IN (SELECT "
+            "scan, json_extract(header, '$.series_uid'), json_extract(header, '$.orientation') FROM slice) "
+            "ORDER BY path",
             (Code.NOT_CT, Code.LOCALIZER),
         )
         for scan, path in rows:
@@ -186,10 +197,10 @@ class HeaderIndex:
             detail = f"none of its {n_files} files is a usable slice; one of them: {reason}"
             yield LedgerEntry(scan, "", Code.SCAN_EMPTY, detail)
 
-    def _only_scan_near(self, path: bytes) -> str:
-        """The only scan in the nearest folder above `path` that has scans; '' if that folder has several."""
+    def _only_scan_near(self, folder: bytes) -> str:
+        """The only scan in the nearest folder, from `folder` up, that has scans; '' if that has several."""
         query = "SELECT DISTINCT scan FROM file WHERE scan != '' AND path >= ? AND path < ? LIMIT 2"
-        scans = self._nearest(os.path.dirname(path), query)  # noqa: PTH120 - bytes, as the file system has
+        scans = self._nearest(folder, query)
         return scans[0] if len(scans) == 1 else ""
 
     def _slices_near(self, folder: bytes) -> Neighbours:
@@ -204,7 +215,7 @@ class HeaderIndex:
             found = [value for (value,) in self._database.execute(query, (first, end))]
             if found or not folder:
                 return found
-            folder = os.path.dirname(folder)  # noqa: PTH120
+            folder = os.path.dirname(folder)  # noqa: PTH120 - bytes, as the file system has
 
     def _unusable(self, error: Exception) -> DataError:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:

@@ -24,7 +24,7 @@ from ich_mil.data.layouts.rsna import RsnaCollection
 from ich_mil.data.layouts.slice_pictures import Window
 from ich_mil.data.layouts.slices import SliceCollection, prepare_slices
 from ich_mil.data.preparation.index import HeaderIndex, IndexedScan
-from ich_mil.data.preparation.record import ScanRecord, read_record, scan_fingerprint
+from ich_mil.data.preparation.record import ScanRecord, read_record, scan_fingerprint, write_record
 from ich_mil.data.preparation.scan import ScanTask, prepare_scans
 from ich_mil.data.store import COLUMNS, FORMAT, UNFINISHED, PreparedSet, open_prepared, scan_file
 from ich_mil.dicom.contrast_words import SitePhrases, read_site_phrases
@@ -183,6 +183,11 @@ def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: i
         )
         for _ in progress(work, total=len(todo), what="prepare", weight=int):
             pass
+        for name in index.changed() & {name for name, _ in todo}:  # the headers are not those of the pixels
+            detail = "its files have changed while they were read; run the same command again"
+            entries = [LedgerEntry(name, "", code, detail) for code in (Code.NOT_OPENED, Code.SCAN_EMPTY)]
+            scan_file(out, name).unlink(missing_ok=True)
+            write_record(out, name, ScanRecord("", 0, name, (0.0, 0.0), [], entries))
     return len(todo)
 
 

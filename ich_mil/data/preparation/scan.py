@@ -25,7 +25,7 @@ from ich_mil.dicom.files.header import SliceHeader, slice_entry, slice_name
 from ich_mil.dicom.geometry.order import Series
 from ich_mil.dicom.geometry.planes import AXIAL_DEGREES, tilt_degrees
 from ich_mil.dicom.pixels.read import read_slice
-from ich_mil.dicom.series import average_groups, group_series
+from ich_mil.dicom.series import MOST_TRIED, average_groups, group_series, study_refusal
 from ich_mil.dicom.series_choice import kind_entries, not_chosen, rank_series, reason_for
 from ich_mil.errors import DicomError
 from ich_mil.files import digest, write_array
@@ -118,9 +118,10 @@ class _UnreadableError(Exception):
 def _prepare(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
     """Record and HU (n, H, W) of a scan, lowest slice first. The HU are None if no slice can be used."""
     entries: list[LedgerEntry] = []
-    series, stack, rows = _choose_and_read(task, entries)
+    too_large = study_refusal(task.headers)
+    series, stack, rows = (None, None, []) if too_large else _choose_and_read(task, entries)
     if series is None:
-        detail = "none of its series shows a head that can be read; the scan is left out"
+        detail = too_large or f"none of its series ({MOST_TRIED} are tried) shows a head that can be read"
         entries.append(LedgerEntry(task.scan, "", Code.SCAN_EMPTY, detail))
     # With two patients under one study UID, the head of one may be in a series that was not chosen.
     patients = _patients(series.headers if series else ())
@@ -160,7 +161,7 @@ def _choose_and_read(
     while True:
         every_series = [series for study in group_series(headers).values() for series in study]
         candidates = [series for series in every_series if _names(series.headers) not in no_heads]
-        if not candidates:
+        if not candidates or len(no_heads) == MOST_TRIED:
             return None, None, []
         series = rank_series(candidates, task.site)[0]
         groups: list[tuple[SliceHeader, ...]] = [(header,) for header in series.headers]

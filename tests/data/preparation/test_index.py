@@ -19,6 +19,7 @@ from ich_mil.data.splits import patient_key
 from ich_mil.dicom.files.header import read_headers
 from ich_mil.errors import DataError
 from ich_mil.ledger import INCOMPLETE, Code
+from tests import phantoms
 
 pytestmark = pytest.mark.filterwarnings("ignore:Invalid value for VR UI")
 
@@ -161,6 +162,37 @@ def test_what_shows_no_dicom_is_a_lost_slice_if_it_has_the_name_of_one(root, tmp
 )
 def test_names_of_slices(slices, name, may_be):
     assert Neighbours(slices).may_be_slice(name) is may_be
+
+
+def test_work_of_the_ledger_does_not_grow_with_the_square_of_the_files(root, tmp_path, monkeypatch):
+    """Localizers parallel to slices, and files that name no study, counted in steps of the database."""
+    connect, steps = sqlite3.connect, []
+
+    def counting(*arguments, **options):
+        made = connect(*arguments, **options)
+        made.set_progress_handler(lambda: steps.append(1), 100)
+        return made
+
+    monkeypatch.setattr(sqlite3, "connect", counting)
+    kept = min(root.glob("*.dcm"))
+    phantoms.rewrite(
+        kept, tmp_path / "localizer", ImageType=["ORIGINAL", "PRIMARY", "LOCALIZER"], SeriesInstanceUID="1"
+    )
+    contents = [kept.read_bytes(), (tmp_path / "localizer").read_bytes(), kept.read_bytes()[:300]]
+    work = []
+    for n in (60, 120):
+        (tmp_path / str(n)).mkdir()
+        for number in range(n):
+            for kind, content in enumerate(contents):
+                (tmp_path / str(n) / f"{number}-{kind}.dcm").write_bytes(content)
+        with opened(tmp_path / str(n), tmp_path / f"{n}.sqlite") as index:
+            index.update(jobs=1)
+            steps.clear()
+            told = [*index.refused(), *index.lost_slices()]
+            work.append(len(steps))
+        assert sum(entry.code == Code.LOCALIZER for entry in told) == n
+        assert len({entry.scan for entry in told}) == 1
+    assert work[1] < 3 * work[0]
 
 
 def test_a_scan_of_refused_files_only_is_told(root, tmp_path):

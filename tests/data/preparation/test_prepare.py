@@ -213,6 +213,28 @@ def test_a_set_of_other_pixels_has_another_fingerprint(study, tmp_path):
     assert after.fingerprint != before.fingerprint
 
 
+def test_a_file_swapped_between_its_header_and_its_pixels_leaves_the_scan_for_the_next_run(
+    study, tmp_path, monkeypatch
+):
+    path, other = sorted((study / "a").iterdir())[3:5]
+
+    def swapped(tasks):
+        path.write_bytes(other.read_bytes())
+        os.utime(path, (1e9, 1e9))
+        return module.prepare_scans(tasks)
+
+    scan = read_headers(path)[0].study_uid
+    with monkeypatch.context() as patch:
+        patch.setattr("ich_mil.data.preparation.prepare.prepare_scans", swapped)
+        first = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    assert scan not in first.scans.index
+    assert [line["code"] for line in first.ledger_by_scan[scan]] == [Code.NOT_OPENED, Code.SCAN_EMPTY]
+    again = prepare("unlabelled", study, tmp_path / "out", jobs=1)
+    fresh = prepare("unlabelled", study, tmp_path / "fresh", jobs=1)
+    assert again.table.equals(fresh.table)
+    assert again.ledger.equals(fresh.ledger)
+
+
 def test_a_slice_alone_lies_in_the_middle_whatever_its_name(study, tmp_path):
     name = os.fsdecode(b"caf\xe9.dcm")
     (tmp_path / "one").mkdir()

@@ -1,5 +1,6 @@
 """One scan: what takes the place of an unreadable slice, and of a series that shows no head."""
 
+import csv
 import math
 import shutil
 from pathlib import Path
@@ -44,6 +45,28 @@ def test_a_duplicate_takes_the_place_of_a_slice_that_cannot_be_read(series, tmp_
     told = prepared.ledger.set_index("file").code
     assert told[f"a/{good.name}"] == Code.FLAT
     assert Code.GAP not in set(told)
+
+
+@pytest.mark.parametrize("limit", ["MOST_SLICES", "MOST_SERIES"])
+def test_a_study_beyond_the_limits_is_not_ordered(series, tmp_path, monkeypatch, limit):
+    phantoms.rewrite(series[0], series[0].with_name("other.dcm"), SeriesInstanceUID="1.2.9")
+    monkeypatch.setattr(f"ich_mil.dicom.series.{limit}", 1)
+    monkeypatch.setattr(module, "group_series", None)
+    with pytest.raises(DataError, match="usable"):
+        prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    (line,) = csv.DictReader((tmp_path / "out" / "ledger.csv").read_text().splitlines())
+    assert (line["code"], "are allowed" in line["detail"]) == (Code.SCAN_EMPTY, True)
+
+
+def test_only_some_series_are_tried_for_a_head(series, tmp_path, monkeypatch):
+    tried = []
+    for number in range(5):
+        phantoms.rewrite(series[0], series[0].with_name(f"{number}.dcm"), SeriesInstanceUID=f"1.2.{number}")
+    monkeypatch.setattr(module, "MOST_TRIED", 3)
+    monkeypatch.setattr(module, "head_refusal", lambda *_, **__: tried.append(1) or "it is a foot")
+    with pytest.raises(DataError, match="usable"):
+        prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    assert len(tried) == 3
 
 
 @pytest.mark.parametrize("differs", [False, True])
