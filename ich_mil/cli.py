@@ -261,7 +261,7 @@ def _reproduce(words: list[str]) -> None:
     from ich_mil.reproduce.protocol import list_protocols, read_protocol
 
     if not words:
-        say(list_protocols())
+        say(*list_protocols().split("\n"))
         return
     protocol = read_protocol(words, more=examples("reproduce"))
     from ich_mil.reproduce.run import reproduce
