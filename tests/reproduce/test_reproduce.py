@@ -273,7 +273,7 @@ def test_a_head_named_like_a_baseline_is_refused(place, tmp_path, capsys):
 def test_an_unknown_protocol_names_those_there_are(capsys):
     assert cli.main(["reproduce", "nothing"]) == 2
     error = capsys.readouterr().err
-    assert "protocol_nothing.yaml" in error
+    assert "nothing" in error
     assert "digits, features, mnist, musk, rsna" in error
 
 
