@@ -33,7 +33,7 @@ from tests.feature_table import write_features
 
 WINDOWS = [[50.0, 100.0], [40.0, 400.0]]
 ENCODER = EncoderSettings(size=32, channels=WINDOWS)
-CNN = CnnSettings(features=4)
+CNN = CnnSettings(features=8)
 HEAD = HeadSettings(n_inducing=8, sweeps=2, variance=0.5, bias=0.0, lengthscale_squared=48.0)
 
 
@@ -252,13 +252,13 @@ def test_settings_that_cannot_be_used_are_refused_before_scans_are_prepared(
     [
         ("RBF", "has no kernel 'RBF'"),
         ("PolynomialKernel", "PolynomialKernel cannot be made"),
-        ("RBFKernelGrad", r"a matrix \((10, 10|8, 8)\) of 2 slices, not \(2, 2\)"),
+        ("RBFKernelGrad", r"a matrix \((18, 18|8, 8)\) of 2 slices, not \(2, 2\)"),
     ],
 )
 def test_a_kernel_that_cannot_be_used_is_refused_before_scans_are_prepared(
     config, of_table, tmp_path, kernel, message
 ):
-    """With a width of 4, or of 3 features: a value and a derivative for each."""
+    """With a width of 8, or of 3 features: a value and a derivative for each."""
     for run in (config, of_table):
         run = replace(run, head=HeadSettings(kernel=kernel), prepared=tmp_path / "prepared")
         with pytest.raises(ConfigError, match=message):
@@ -319,7 +319,7 @@ def test_a_held_out_slice_far_from_training_is_reported_with_file_and_scan(of_ta
 
 
 def test_training_starts_from_the_networks_of_a_finished_run(config, told, monkeypatch):
-    start = AttentionCnn(replace(ENCODER, size=64), replace(CNN, features=8)).eval()
+    start = AttentionCnn(replace(ENCODER, size=64), replace(CNN, features=32)).eval()
     members = [SimpleNamespace(cnn="another"), SimpleNamespace(cnn=start)]
     model = SimpleNamespace(members=members, check_input=lambda *, pictures: None)
     monkeypatch.setattr(module, "load_model", lambda run: model if run == Path("start") else None)
