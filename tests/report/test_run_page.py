@@ -33,6 +33,7 @@ def run():
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_texts_are_only_text(run, text):
     (one,) = run.sets
+    in_pandas = text.replace("\udc80", "")  # strings of pyarrow hold no surrogate
     hostile = replace(
         run,
         title=text,
@@ -43,12 +44,12 @@ def test_hostile_texts_are_only_text(run, text):
         ledger={text: 3},
         limits=[text],
         versions={text: text, "torch": text},
-        curves=run.curves.rename(columns={"train_loss": f"loss {text}"}),
+        curves=run.curves.rename(columns={"train_loss": f"loss {in_pandas}"}),
         sets=[
             replace(
                 one,
                 name=text,
-                table=one.table.replace({"model": {"CNN": text}}),
+                table=one.table.replace({"model": {"CNN": in_pandas}}),
                 curves={
                     name: {text if model == "CNN" else model: frame for model, frame in frames.items()}
                     for name, frames in one.curves.items()
