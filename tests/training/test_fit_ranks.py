@@ -170,7 +170,7 @@ def test_lightning_hears_of_all_machines_and_of_the_processes_on_each(tmp_path, 
     started = {"RANK": 3, "WORLD_SIZE": 6, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 1}
     for name, value in {**started, "TORCHELASTIC_RUN_ID": "test"}.items():
         monkeypatch.setenv(name, str(value))
-    trainer, _ = _trainer(tmp_path, TRAINING, Ranks(3, 6))
+    trainer, _ = _trainer(tmp_path, TRAINING, Ranks(3, 6), None)
     assert (trainer.num_devices, trainer.num_nodes, trainer.world_size) == (2, 3, 6)
 
 
