@@ -7,6 +7,9 @@ import pytest
 
 from ich_mil.serve import node as node_module
 from ich_mil.serve.node import Node
+from ich_mil.serve.outbox import Outbox
+from ich_mil.serve.sender import Sender
+from ich_mil.serve.status import Metrics
 from tests.serve.fakes import Archive, open_spool, settings_of
 from tests.serve.judges import FakeJudge, LocalProcess
 
@@ -25,6 +28,30 @@ def archive():
     made = Archive()
     yield made
     made.stop()
+
+
+@pytest.fixture
+def outbox(tmp_path):
+    return Outbox(settings_of(tmp_path, retry_seconds=0.1, longest_retry_seconds=0.1))
+
+
+@pytest.fixture
+def send(outbox):
+    """Function that starts a sender to an archive; it is stopped at the end."""
+    started = []
+
+    def one(archive, stop=None):
+        stop = stop or threading.Event()
+        settings = settings_of(outbox.root, archive=archive)
+        sender = Sender(outbox, settings, Metrics(), lost=outbox.drop, stop=stop)
+        started.append((sender, stop))
+        sender.start()
+        return sender
+
+    yield one
+    for sender, stop in started:
+        stop.set()
+        sender.join()
 
 
 @pytest.fixture

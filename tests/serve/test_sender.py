@@ -15,36 +15,15 @@ from pydicom.uid import (
 
 from ich_mil.serve import archive as archive_module
 from ich_mil.serve import sender as sender_module
-from ich_mil.serve.outbox import Outbox
-from ich_mil.serve.sender import Sender
 from ich_mil.serve.settings import ArchiveSettings
-from ich_mil.serve.status import Metrics
-from tests.serve.fakes import Archive, free_port, no_room_for, notes, settings_of, wait_for
+from tests.serve.fakes import Archive, free_port, no_room_for, notes, wait_for
 from tests.serve.judges import capture, ct_slice, uid
 
 
 @pytest.fixture
-def outbox(tmp_path):
-    return Outbox(settings_of(tmp_path, retry_seconds=0.1, longest_retry_seconds=0.1))
-
-
-@pytest.fixture
-def start(outbox):
-    """Starts the sender; it is stopped at the end."""
-    started = []
-
-    def one(port, *, title="ARCHIVE", stop=None):
-        stop = stop or threading.Event()
-        settings = settings_of(outbox.root, archive=ArchiveSettings(title, "127.0.0.1", port))
-        sender = Sender(outbox, settings, Metrics(), lost=outbox.drop, stop=stop)
-        started.append((sender, stop))
-        sender.start()
-        return sender
-
-    yield one
-    for sender, stop in started:
-        stop.set()
-        sender.join()
+def start(send):
+    """Function that starts the sender."""
+    return lambda port, *, title="ARCHIVE", stop=None: send(ArchiveSettings(title, "127.0.0.1", port), stop)
 
 
 def put(outbox, study=1, *, n_files=1):

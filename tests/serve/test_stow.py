@@ -15,9 +15,7 @@ from pydicom import Dataset, dcmread
 from ich_mil.errors import ConfigError
 from ich_mil.serve import archive as archive_module
 from ich_mil.serve.outbox import Outbox
-from ich_mil.serve.sender import Sender
 from ich_mil.serve.settings import SECRET_VARIABLE, ArchiveSettings, ServeSettings
-from ich_mil.serve.status import Metrics
 from ich_mil.settings import read_settings
 from tests.serve.fakes import free_port, notes, send, settings_of, wait_for
 from tests.serve.judges import capture, ct_slice, uid
@@ -120,26 +118,9 @@ def service():
 
 
 @pytest.fixture
-def outbox(tmp_path):
-    return Outbox(settings_of(tmp_path, retry_seconds=0.1, longest_retry_seconds=0.1))
-
-
-@pytest.fixture
-def start(outbox):
-    """Starts the sender; it is stopped at the end."""
-    started = []
-
-    def one(url, **values):
-        stop = threading.Event()
-        settings = settings_of(outbox.root, archive=ArchiveSettings(url=url, **values))
-        started.append((Sender(outbox, settings, Metrics(), lost=outbox.drop, stop=stop), stop))
-        started[-1][0].start()
-        return started[-1][0]
-
-    yield one
-    for sender, stop in started:
-        stop.set()
-        sender.join()
+def start(send):
+    """Function that starts the sender."""
+    return lambda url, **values: send(ArchiveSettings(url=url, **values))
 
 
 def put(outbox, study=1, *, n_files=1, **changes):
