@@ -112,12 +112,16 @@ def _run(given: dict[str, Any]) -> None:
             predict_folder(**given)
         case "validate":
             from ich_mil.commands.report import validate_folder
+            from ich_mil.commands.validate import Site
 
-            validate_folder(**given)
+            model, out = given.pop("model"), given.pop("out")
+            validate_folder(Site(**given), model=model, out=out)
         case "recalibrate":
             from ich_mil.commands.recalibrate import recalibrate_run
+            from ich_mil.commands.validate import Site
 
-            recalibrate_run(**given)
+            model, out = given.pop("model"), given.pop("out")
+            recalibrate_run(Site(**given), model=model, out=out)
         case "ensemble":
             from ich_mil.commands.ensemble import join_runs
 

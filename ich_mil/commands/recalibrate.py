@@ -12,15 +12,13 @@ Only the intercept is fitted: a refitted slope did not help for any number of sc
 their label give a wrong intercept.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 from torch import Tensor
 
-from ich_mil.commands.validate import MeasuredSet, site_set
+from ich_mil.commands.validate import MeasuredSet, Site
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.splits import COLUMNS, keys_of, load_splits, scan_keys, write_splits
 from ich_mil.errors import DataError, ModelError, named
@@ -34,13 +32,11 @@ from ich_mil.evaluate.deployment.recalibration import (
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.files import alone, copy_files, write_csv, write_json
 from ich_mil.gp.calibration import Calibration
-from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
 from ich_mil.progress import say
 from ich_mil.runs.copying import copy_run
 from ich_mil.runs.folder import check_new, read_run
 from ich_mil.runs.model import TrainedModel
 from ich_mil.runs.storage import load_model, save_calibration
-from ich_mil.training.set_settings import SetLayout
 
 LEAST_OF_A_LABEL = 5
 """Minimum of scans per label; with fewer, or below `LEAST_SCANS` patients, prevalence is too uncertain."""
@@ -51,17 +47,7 @@ DIVISIONS = 20
 SHOWN = {"log_loss": "log-loss", "brier": "Brier", "ece": "ECE"}
 
 
-def recalibrate_run(
-    root: Path,
-    *,
-    layout: SetLayout,
-    model: Path,
-    out: Path,
-    jobs: int,
-    contrast_words: Path | None = None,
-    extras: ExtraSources = NO_EXTRAS,
-    columns: Mapping[str, str] = MappingProxyType({}),
-) -> None:
+def recalibrate_run(site: Site, *, model: Path, out: Path) -> None:
     """Write the recalibrated model to `out` and print the change of the metrics.
 
     The prepared set and features of the site go to `out/site`.
@@ -83,18 +69,9 @@ def recalibrate_run(
         )
     with alone(out, doing="writing"):
         check_new(out, "recalibrated")
-        measured = site_set(
-            trained,
-            root,
-            out / "site",
-            layout=layout,
-            jobs=jobs,
-            contrast_words=contrast_words,
-            extras=extras,
-            columns=columns,
-        )
+        measured = site.measured(trained, out / "site")
         features = measured.features
-        with named(root):
+        with named(site.root):
             _check_site(features)
             logits = trained.logits(measured.views)[0]
             table = _table(logits, features, own, trained.seed)

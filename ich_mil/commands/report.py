@@ -6,17 +6,16 @@ probability. The study pages of a run show the last available set of validation,
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 
 from ich_mil.commands.pages import write_study_page
-from ich_mil.commands.validate import Evaluation, MeasuredSet, measure, run_sets, score_rows, site_set
+from ich_mil.commands.validate import Evaluation, MeasuredSet, Site, measure, run_sets, score_rows
 from ich_mil.config import RunConfig, read_config
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import UNKNOWN
@@ -28,7 +27,6 @@ from ich_mil.evaluate.result_table import read_table
 from ich_mil.evaluate.scores import Scores
 from ich_mil.files import alone, write_text
 from ich_mil.gp.predict import Predictions
-from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
 from ich_mil.progress import progress, say
 from ich_mil.report.maps import make_maps, write_maps
 from ich_mil.report.page import study_file_name
@@ -45,7 +43,6 @@ from ich_mil.runs.folder import check_report, read_run
 from ich_mil.runs.model import TrainedModel
 from ich_mil.runs.predictions import Results, read_results
 from ich_mil.runs.storage import load_model
-from ich_mil.training.set_settings import SetLayout
 
 INFERRED = "Trained on scan labels alone; a slice's probability is inferred, not taught."
 """Limitation of a run without slice labels."""
@@ -94,17 +91,7 @@ def validate_and_report(config: RunConfig, external: PreparedSet | None) -> None
     _write_report(model, config, train, evaluated)
 
 
-def validate_folder(
-    root: Path,
-    *,
-    layout: SetLayout,
-    model: Path,
-    out: Path,
-    jobs: int,
-    contrast_words: Path | None = None,
-    extras: ExtraSources = NO_EXTRAS,
-    columns: Mapping[str, str] = MappingProxyType({}),
-) -> None:
+def validate_folder(site: Site, *, model: Path, out: Path) -> None:
     """Evaluate a trained model on a labelled set it has not seen, into `out`; print the table and the page.
 
     Raises:
@@ -114,19 +101,10 @@ def validate_folder(
     """
     trained = load_model(model)
     with alone(out, doing="writing"):
-        one = site_set(
-            trained,
-            root,
-            out,
-            layout=layout,
-            jobs=jobs,
-            contrast_words=contrast_words,
-            extras=extras,
-            columns=columns,
-        )
+        one = site.measured(trained, out)
         evaluated = measure(trained, one, out)
         page = RunPage(
-            title=f"Validation: {root.resolve().name}",
+            title=f"Validation: {site.root.resolve().name}",
             model=trained.provenance,
             splits=[_count(one)],
             sets=[_shown(trained, evaluated)],

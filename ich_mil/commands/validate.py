@@ -5,7 +5,7 @@ In: a trained model and labelled scans. Out, in a folder per set: `metrics.csv`,
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
@@ -187,31 +187,46 @@ def external_set(
     return MeasuredSet("external", f"external scans, {root}", root, views, prepared)
 
 
-def site_set(
-    model: TrainedModel,
-    root: Path,
-    out: Path,
-    *,
-    layout: SetLayout,
-    jobs: int,
-    contrast_words: Path | None,
-    extras: ExtraSources,
-    columns: Mapping[str, str],
-) -> MeasuredSet:
-    """`external_set` of a folder or CSV; the prepared set and its features are stored in `out`.
+@dataclass(frozen=True)
+class Site:
+    """A labelled set that a model has not seen, as named on the command line.
 
-    Raises:
-        ModelError: the model reads pictures and is given features, or the other way round.
-        DataError: data that cannot be used, or a scan or patient the model has seen.
+    Attributes:
+        root: folder of DICOM files, or feature file.
+        layout: its layout.
+        jobs: processes that prepare it.
+        contrast_words: file of words for contrast media; None: those of the package.
+        extras: files of the inputs beside the slices.
+        columns: names of columns of a feature file, as in `SetSettings`.
     """
-    model.check_input(pictures=layout != "features")
-    prepared = None
-    if layout != "features":
-        thickness = model.thickness_mm
-        prepared = prepare(
-            layout, root, out / "prepared", jobs=jobs, thickness_mm=thickness, contrast_words=contrast_words
-        )
-    return external_set(model, root, prepared, out / "features.safetensors", extras, columns)
+
+    root: Path
+    layout: SetLayout
+    jobs: int
+    contrast_words: Path | None = None
+    extras: ExtraSources = NO_EXTRAS
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    def measured(self, model: TrainedModel, out: Path) -> MeasuredSet:
+        """`external_set` of the site; the prepared set and its features are stored in `out`.
+
+        Raises:
+            ModelError: the model reads pictures and is given features, or the other way round.
+            DataError: data that cannot be used, or a scan or patient the model has seen.
+        """
+        model.check_input(pictures=self.layout != "features")
+        prepared = None
+        if self.layout != "features":
+            prepared = prepare(
+                self.layout,
+                self.root,
+                out / "prepared",
+                jobs=self.jobs,
+                thickness_mm=model.thickness_mm,
+                contrast_words=self.contrast_words,
+            )
+        place = out / "features.safetensors"
+        return external_set(model, self.root, prepared, place, self.extras, self.columns)
 
 
 def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> Evaluation:

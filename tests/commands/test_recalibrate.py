@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ich_mil.commands import recalibrate
+from ich_mil.commands.validate import Site
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.views import Views
 from ich_mil.evaluate.baselines import CNN_SIGMOID
@@ -244,15 +245,15 @@ def test_a_killed_recalibration_goes_on(place, tmp_path, capsys, monkeypatch):
 
 def test_a_model_that_changes_meanwhile_is_refused(place, tmp_path, capsys, monkeypatch):
     copytree(place / "run", tmp_path / "run")
-    site_set = recalibrate.site_set
+    measured = Site.measured
 
-    def exchanged(*args, **how):
+    def exchanged(*arguments):
         head = load_head(tmp_path / "run")
         head.calibration = Calibration(rule="max", intercept=3.0)
         save_head(head, tmp_path / "run")
-        return site_set(*args, **how)
+        return measured(*arguments)
 
-    monkeypatch.setattr(recalibrate, "site_set", exchanged)
+    monkeypatch.setattr(Site, "measured", exchanged)
     error = refused(capsys, *recalibrates(place, "site", tmp_path / "run"), "--out", tmp_path / "ours")
     assert f"{tmp_path / 'run'}: has changed meanwhile" in error
 
