@@ -1,7 +1,7 @@
 """Time of a CNN training step: parts of the step, and overhead of the input pipeline.
 
-    python -m benchmarks.training --prepared FOLDER [--image-size 512] [--bags 4] [--steps 12]
-                                  [--workers 0] [--write]
+    python -m benchmarks.training --prepared FOLDER [--encoder paper] [--image-size 512] [--bags 4]
+                                  [--steps 12] [--workers 0] [--write]
 
 FOLDER is a prepared set with labels (`ich-mil prepare`). The steps are those of `train.py`: read and pack HU,
 copy to the device, window and augment there, then forward, backward, Adam; bfloat16 on a GPU. Measured:
@@ -34,7 +34,7 @@ from ich_mil.data.loader import AHEAD, loader
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.encoders.frozen import extract_features
-from ich_mil.encoders.slice_encoders import EncoderSettings
+from ich_mil.encoders.settings import PAPER, EncoderSettings
 from ich_mil.kernels.implementation import Impl
 from ich_mil.kernels.pictures import _noise, pictures_of, shifted
 from ich_mil.training.augment import VariedScans
@@ -52,7 +52,9 @@ PARTS = ("read", "move", "pictures", "forward", "backward", "Adam")
 class Steps:
     """A CNN, its optimiser, and the batches of a number of steps."""
 
-    def __init__(self, prepared: PreparedSet, image_size: int, bags: int, steps: int, workers: int) -> None:
+    def __init__(
+        self, prepared: PreparedSet, encoder: EncoderSettings, bags: int, steps: int, workers: int
+    ) -> None:
         torch.manual_seed(0)
         scans = ScanDataset(prepared, list(prepared.scans.index[prepared.scans.label >= 0]))
         self.scans = VariedScans(scans, seed=0, augmented=True, bleeds=0.0, controls=0.0)
@@ -64,9 +66,9 @@ class Steps:
         self.workers = workers
         # endless, so that a round does not start by waiting for its first step, as an epoch does
         self.coming = iter(loader(self.scans, workers=workers, steps=cycle(self.keys), device=DEVICE))
-        model = AttentionCnn(EncoderSettings(size=image_size), CnnSettings()).to(DEVICE)
+        model = AttentionCnn(encoder, CnnSettings()).to(DEVICE)
         slices = int(scans.sizes.sum()) if DEVICE.type == "cpu" else 0
-        self.pictures = Pictures(WINDOWS, image_size, slices=slices)
+        self.pictures = Pictures(WINDOWS, encoder.size, slices=slices)
         weights = class_weights([0, 1])
         settings = TrainingSettings(augment=True)
         module = MilModule(model, settings, weights, watched=weights, pictures=self.pictures, seed=0)
@@ -231,6 +233,7 @@ def extraction_report(prepared: PreparedSet, steps: Steps, image_size: int) -> s
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--prepared", type=Path, required=True)
+    parser.add_argument("--encoder", default=PAPER)
     parser.add_argument("--image-size", type=int, default=512)
     parser.add_argument("--bags", type=int, default=4)
     parser.add_argument("--steps", type=int, default=12)
@@ -238,9 +241,11 @@ def main() -> None:
     chosen = parser.parse_args()
     keep_freed_memory()
     prepared = open_prepared(chosen.prepared)
-    steps = Steps(prepared, chosen.image_size, chosen.bags, chosen.steps, chosen.workers)
+    encoder = EncoderSettings(name=chosen.encoder, size=chosen.image_size)
+    steps = Steps(prepared, encoder, chosen.bags, chosen.steps, chosen.workers)
     text = [
-        f"{machine_name()}, {chosen.image_size} px, {chosen.bags} scans a step, {chosen.workers} workers."
+        f"{machine_name()}, encoder {chosen.encoder}, {chosen.image_size} px, {chosen.bags} scans a step, "
+        f"{chosen.workers} workers."
     ]
     for part in (
         partial(step_report, steps),
