@@ -91,7 +91,7 @@ def _draw(
     tl.store(out + of * area * C + pixel * C + channel, value, mask=here & (channel < C))
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4096)  # heads cropped to their rectangle have hundreds of sides
 def _taps(side: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Taps of `ich_mil.windows.resize` from `side` to S pixels, from its result for unit vectors.
 
