@@ -1,11 +1,11 @@
-# make demo | make headct-base | make test | make test-nightly | make test-emulated | make test-gpu | make test-services | make install
+# make demo | make headct-base | make test | make test-nightly | make test-gpu | make test-services | make install
 # make lint | make docs | make clean
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: install demo headct-base test test-nightly test-emulated test-gpu test-services lint docs clean
+.PHONY: install demo headct-base test test-nightly test-gpu test-services lint docs clean
 
 install: $(STAMP)
 
@@ -33,11 +33,7 @@ test: $(STAMP)
 
 # whole runs, killed processes, torchrun, simulations: five minutes
 test-nightly: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow --ignore tests/emulated
-
-# kernels on an emulated GPU: up to an hour
-test-emulated: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/emulated
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow
 
 # on a machine with a GPU; fails where no GPU test was executed
 test-gpu: $(STAMP)

@@ -99,7 +99,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.fixture(params=["cpu", CUDA])
 def kernel_device(request: pytest.FixtureRequest) -> torch.device:
-    """Device of Triton kernels: the GPU, or the CPU, where they are interpreted (or emulated)."""
+    """Device of Triton kernels: the GPU, or the CPU, where they are interpreted."""
     if (request.param == "cuda") != torch.cuda.is_available():
         pytest.skip("no CUDA device" if request.param == "cuda" else "the same kernels are tested compiled")
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"

@@ -10,7 +10,7 @@ from ich_mil.gp.fit import fit
 from ich_mil.gp.fit_calibration import fit_calibrated
 from ich_mil.gp.head import Head
 from ich_mil.gp.settings import HeadSettings
-from tests.emulated.elsewhere import AWAY, elsewhere
+from tests.elsewhere import AWAY, elsewhere
 
 SHORT = {"n_inducing": 6, "sweeps": 3, "calibration_folds": 2}
 NEVER = 1e-300

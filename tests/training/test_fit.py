@@ -36,7 +36,7 @@ from ich_mil.training.fit_cnn import LOGGED, EpochLog, fit_cnn
 from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.window_presets import PRESETS
-from tests.emulated.elsewhere import AWAY, elsewhere
+from tests.elsewhere import AWAY, elsewhere
 from tests.together import forkserver
 
 WINDOWS = PRESETS["papers"]
@@ -589,7 +589,7 @@ def test_features_come_with_all_that_is_known_of_their_scans(prepared):
 
 def test_extraction_asks_a_gpu_for_what_it_found_once_for_all_scans(prepared, monkeypatch):
     scans = list(prepared.scans.index)
-    # neither is there for a device that is pretended
+    # the pretended device has neither
     extract = torch.no_grad()(inspect.unwrap(extract_features))
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
     with elsewhere() as waits:

@@ -16,7 +16,7 @@ from ich_mil.training.augment import draw_variation
 from ich_mil.training.module import MilModule
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.window_presets import PRESETS
-from tests.emulated.elsewhere import AWAY, elsewhere
+from tests.elsewhere import AWAY, elsewhere
 
 WINDOWS = PRESETS["papers"]
 
@@ -70,7 +70,7 @@ def test_a_step_is_that_of_the_cpu(module, batch, device):
 def test_the_host_never_waits_for_a_step(module, batch):
     wanted, gradients = step(copy.deepcopy(module), batch)
     with elsewhere() as waits, pytest.MonkeyPatch.context() as patch:
-        # neither is there for a device that is pretended
+        # the pretended device has neither
         patch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
         patch.setattr(torch, "Generator", mock.MagicMock())
         patch.setattr(torch, "randn", lambda shape, *, generator, **given: torch.zeros(shape, **given))

@@ -49,9 +49,10 @@ ONE_TILE = 8192
 """Largest product of rows and replicates that forms a single tile on a CPU: two cores multiply 5,254 x 100
 twice as fast in one piece as in three."""
 
-GPU_ROWS = 32_768
-"""Number of rows of a tile on a GPU. The calls of a tile take some 0.1 ms on the host, about the time a GPU
-needs for this many rows of 200 directions (not measured)."""
+GPU_ROWS = 65_536
+"""Number of rows of a tile on a GPU. On an H200, shorter tiles leave the GPU waiting for the host (9.3 ms for
+752,803 slices with 32,768 rows, 6.6 ms with these, 6.4 ms with 262,144), longer ones take more memory
+(`python -m benchmarks.kernels --only gram`)."""
 
 GPU_BYTES = 256_000_000
 """Bytes of the products of a tile on a GPU if Φ is stored. A tile then needs no other memory, and fewer tiles
