@@ -10,7 +10,6 @@ CNN itself are evaluated. The scores of a (row, seed) are stored in FOLDER/<row>
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +18,10 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from benchmarks.record import command_line, record, table, with_interval
-from ich_mil.data.bags import Batch, ScanDataset
+from ich_mil.data.bags import ScanDataset
 from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.splits import draw_splits
-from ich_mil.data.store import PreparedSet, open_prepared
+from ich_mil.data.store import PreparedSet
 from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.evaluate.baselines import position_score
@@ -30,23 +29,15 @@ from ich_mil.evaluate.bootstrap import effective_patients, patient_bootstrap, pr
 from ich_mil.evaluate.metrics import auc_inside
 from ich_mil.evaluate.resampled_metrics import resampled_ranking
 from ich_mil.files import write_text
-from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit_cnn import fit_cnn
 from ich_mil.training.settings import TrainingSettings
-from ich_mil.window_presets import PRESETS
 
-WINDOWS = PRESETS["papers"]
 VALIDATION = 0.25
 """Share of part a for validation, as in configs/ctich.yaml."""
-DRAWS = 3
-"""Number of random insertions into each held-out negative scan."""
 
 PLAIN = TrainingSettings(learning_rate=3e-4, max_epochs=40, patience=10)
 SMALL = TrainingSettings(learning_rate=3e-4, bags=2, max_epochs=15, fixed_epochs=True)
 """Fixed number of epochs, last epoch kept: nine validation scans are too few to choose an epoch."""
-BLEEDS = replace(SMALL, augment=True, bleeds=0.5)
-CONTROLS = replace(BLEEDS, bleeds=0.4, controls=0.3)
-WARMED = replace(CONTROLS, warmup_steps=1500, learning_rate=1e-3)
 FLAT, MEAN = CnnSettings(), CnnSettings(pool="mean")
 
 ROWS: dict[str, tuple[EncoderSettings, CnnSettings, TrainingSettings]] = {
@@ -54,31 +45,15 @@ ROWS: dict[str, tuple[EncoderSettings, CnnSettings, TrainingSettings]] = {
     "64 px": (EncoderSettings(size=64), FLAT, SMALL),
     "+ augmentation": (EncoderSettings(size=64), FLAT, replace(SMALL, augment=True)),
     "+ mean of the map": (EncoderSettings(size=64), MEAN, replace(SMALL, augment=True)),
-    "+ bleeds": (EncoderSettings(size=64), MEAN, BLEEDS),
-    "+ controls": (EncoderSettings(size=64), MEAN, CONTROLS),
-    "+ warm-up": (EncoderSettings(size=64), MEAN, WARMED),
-    "+ 96 px": (EncoderSettings(size=96), MEAN, WARMED),
+    "+ 96 px": (EncoderSettings(size=96), MEAN, replace(SMALL, augment=True)),
 }
 """Rows of the table. A row with + adds a component to the row above it."""
 
 
-@cache
-def held_out(folder: Path) -> list[tuple[Batch, str, int]]:
-    """Scans of part b, and its negative scans with an inserted bleed or control: (batch, inserted, draw)."""
-    held = open_prepared(folder)
-    scans = ScanDataset(held, list(held.scans.index))
-    found = [(scans[i], "nothing", 0) for i in range(len(scans))]
-    for what, bleeds in (("bleed", 1.0), ("grey", 0.0)):
-        varied = VariedScans(scans, seed=0, augmented=False, bleeds=bleeds, controls=1 - bleeds)
-        negative = [i for i, label in enumerate(scans.labels) if label == 0]
-        found += [(varied[draw, i], what, draw) for i in negative for draw in range(DRAWS)]
-    return found
-
-
 def measure(model: AttentionCnn, held: PreparedSet) -> pd.DataFrame:
-    """CNN probabilities of all scans of `held_out` and their slices, one row per slice."""
-    found = []
-    for batch, what, draw in held_out(held.folder):
+    """CNN probabilities of all scans of part b and their slices, one row per slice."""
+    scans, found = ScanDataset(held, list(held.scans.index)), []
+    for batch in (scans[i] for i in range(len(scans))):
         with torch.inference_mode():
             output = model(model.pictures()(batch), batch.offsets)
         columns = {
@@ -86,8 +61,6 @@ def measure(model: AttentionCnn, held: PreparedSet) -> pd.DataFrame:
             "index": range(len(batch.hu[0])),
             "scan_score": output.scan_logit.sigmoid().item(),
             "slice_score": output.slice_logit.sigmoid().numpy(),
-            "inserted": what,
-            "draw": draw,
         }
         found.append(pd.DataFrame(columns))
     return pd.concat(found)
@@ -96,15 +69,6 @@ def measure(model: AttentionCnn, held: PreparedSet) -> pd.DataFrame:
 def name_of(row: str, seed: int) -> str:
     """File name of a row and seed in the folder of scores."""
     return f"{row.replace(',', '').replace('+ ', 'with-').replace(' ', '-')}-{seed}"
-
-
-def network(folder: Path, row: str, seed: int) -> AttentionCnn:
-    """Load the network that `run` has trained and stored in `folder`."""
-    path = folder / name_of(row, seed) / "best.ckpt"
-    state = torch.load(path, weights_only=True, map_location="cpu")["state_dict"]
-    model = AttentionCnn(*ROWS[row][:2]).eval()
-    model.load_state_dict({k.removeprefix("model."): v for k, v in state.items() if k.startswith("model.")})
-    return model
 
 
 def run(row: str, seed: int, parts: tuple[PreparedSet, PreparedSet], out: Path) -> pd.DataFrame:
@@ -121,8 +85,8 @@ def run(row: str, seed: int, parts: tuple[PreparedSet, PreparedSet], out: Path) 
 
 
 def figures(runs: list[pd.DataFrame], held: PreparedSet) -> list[str]:
-    """Table cells of a row: scan AUC, AUC per seed, slice AUCs (all, inside positive scans), controls."""
-    per_seed = [found[found.inserted == "nothing"].set_index(["scan", "index"]) for found in runs]
+    """Table cells of a row: scan AUC, AUC per seed, slice AUCs (all, inside positive scans)."""
+    per_seed = [found.set_index(["scan", "index"]) for found in runs]
     mean = pd.concat(per_seed)[["scan_score", "slice_score"]].groupby(level=["scan", "index"]).mean()
     slices = held.table.set_index(["scan", "index"]).join(mean)
     scans = slices.groupby("scan").agg(label=("scan_label", "first"), score=("scan_score", "first"))
@@ -133,10 +97,6 @@ def figures(runs: list[pd.DataFrame], held: PreparedSet) -> list[str]:
     cells = [ranking(scans.label.to_numpy(), scans.score.to_numpy(), list(scans.index))]
     cells.append(" ".join(f"{value:.2f}" for value in seeds))
     cells += slice_cells(slices.slice_label.to_numpy(), slices.slice_score.to_numpy(), slices.index)
-    every = pd.concat(runs)
-    negative = every[every.scan.isin(held.scans.index[held.scans.label == 0])]
-    means = negative.groupby("inserted").scan_score.mean()
-    cells.append(" / ".join(f"{means[name]:.2f}" for name in ("nothing", "bleed", "grey")))
     return cells
 
 
@@ -171,9 +131,9 @@ def position_cells(held: PreparedSet) -> list[str]:
 def ablation(rows: list[str], seeds: list[int], parts: tuple[PreparedSet, PreparedSet], out: Path) -> str:
     """Result table of all rows, with the position baseline as last row."""
     lines = [[row, *figures([run(row, seed, parts, out) for seed in seeds], parts[1])] for row in rows]
-    lines.append(["position only", "0.500", "–", *position_cells(parts[1]), "–"])
+    lines.append(["position only", "0.500", "–", *position_cells(parts[1])])
     head = ["", "scan AUC", "each seed", "slice AUC, all", "slice AUC inside positive scans"]
-    return table([*head, "P(bleed) of negatives: as is / bleed / grey"], lines)
+    return table(head, lines)
 
 
 def main() -> None:

@@ -1,7 +1,6 @@
 """Speed of reading scans from a prepared set: by threads, and by the processes of torch's `DataLoader`.
 
-    python -m benchmarks.reading --prepared FOLDER [--bags 4] [--steps 30] [--workers 0 1 2]
-                                 [--bleeds 0.0] [--write]
+    python -m benchmarks.reading --prepared FOLDER [--bags 4] [--steps 30] [--workers 0 1 2] [--write]
 
 All readers read the same endless sequence of steps, each with its own read-ahead. A step is complete when its
 HU are on the GPU. Without a GPU, it is complete when the training process has copied its HU to preallocated
@@ -99,11 +98,10 @@ def main() -> None:
     parser.add_argument("--bags", type=int, default=4)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--bleeds", type=float, default=0.0)
     chosen = parser.parse_args()
     prepared = open_prepared(chosen.prepared)
     scans = ScanDataset(prepared, list(prepared.scans.index[prepared.scans.label >= 0]))
-    varied = VariedScans(scans, seed=0, augmented=True, bleeds=chosen.bleeds, controls=0.0)
+    varied = VariedScans(scans, seed=0, augmented=True)
     keys = list(StepSampler(scans.sizes, bags=chosen.bags, seed=0))
     ways: list[Way] = []
     for workers in chosen.workers:

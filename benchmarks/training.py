@@ -57,7 +57,7 @@ class Steps:
     ) -> None:
         torch.manual_seed(0)
         scans = ScanDataset(prepared, list(prepared.scans.index[prepared.scans.label >= 0]))
-        self.scans = VariedScans(scans, seed=0, augmented=True, bleeds=0.0, controls=0.0)
+        self.scans = VariedScans(scans, seed=0, augmented=True)
         sampler = StepSampler(scans.sizes, bags=bags, seed=0)
         self.keys: list[list[tuple[int, int]]] = []
         while len(self.keys) < steps:
@@ -71,7 +71,7 @@ class Steps:
         self.pictures = Pictures(WINDOWS, encoder.size, slices=slices)
         weights = class_weights([0, 1])
         settings = TrainingSettings(augment=True)
-        module = MilModule(model, settings, weights, watched=weights, pictures=self.pictures, seed=0)
+        module = MilModule(model, settings, weights, pictures=self.pictures, seed=0)
         self.module = module.to(DEVICE).train()
         self.optimiser = torch.optim.Adam(model.parameters(), 1e-4)
         self.seen: list[tuple[Tensor, Batch]] = []

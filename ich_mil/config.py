@@ -193,9 +193,6 @@ class RunConfig:
             raise ValueError("also: only sets of pictures can be joined, not layout 'features'")
         if self.external and self.external.slice_labels:
             raise ValueError("external: slice_labels is for sets to train on; leave it out")
-        in_slices = any(one.slice_labels for one in self.training_sets.values())
-        if in_slices and (self.training.bleeds or self.training.controls):
-            raise ValueError("training.bleeds and training.controls need whole scans, without slice_labels")
 
     @property
     def training_sets(self) -> dict[str, SetSettings]:

@@ -8,10 +8,11 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from ich_mil.errors import ModelError
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 JSON_BYTES, TENSOR_BYTES = 2**24, 2**33
 """Largest JSON and safetensors files that are read."""
+REMOVED = frozenset({"accumulate", "bleeds", "chunk_slices", "controls", "dropout", "warmup_steps"})
+"""Settings of earlier versions, without effect on a trained model: ignored in its files."""
 
 
 def check_regular(path: Path, most: int = TENSOR_BYTES) -> None:
@@ -93,57 +96,34 @@ def read_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, str]]:
 
 
 def record(kind: type[C], values: Mapping[str, Any], path: Path) -> C:
-    """Build the dataclass `kind`, and dataclasses within, from JSON values of the types of its fields.
+    """Build the dataclass `kind`, and dataclasses within, from JSON values, whose types must fit exactly.
+
+    Settings of earlier versions (`REMOVED`) are ignored, so that models trained with them load.
 
     Raises:
         ModelError: a field of the file `path` is missing, unknown, of another type, or refused by its
             dataclass.
     """
+    values = _current(values)
     try:
-        built: C = _converted("it", values, kind)
-        return built
-    except (ValueError, TypeError) as error:
+        if isinstance(values, dict) and (unknown := sorted(values.keys() - {f.name for f in fields(kind)})):  # type: ignore[arg-type]
+            raise ValueError(f"it has an unknown field {unknown[0]!r:.40}")
+        return TypeAdapter(kind).validate_json(json.dumps(values), strict=True)
+    except ValidationError as error:
+        raise ModelError(f"{path}: cannot be read ({first_fault(error)}); train again") from error
+    except ValueError as error:
         raise ModelError(f"{path}: cannot be read ({error}); train again") from error
 
 
-def _record(kind: type[C], values: Mapping[str, Any]) -> C:
-    known = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
-    needed = {n for n, one in known.items() if one.default is MISSING and one.default_factory is MISSING}
-    if missing := sorted(needed - values.keys()):
-        raise ValueError(f"it lacks {', '.join(missing)}")
-    if unknown := sorted(values.keys() - known):
-        raise ValueError(f"it has an unknown field {unknown[0]!r:.40}")
-    hints = get_type_hints(kind)
-    return kind(**{name: _converted(name, value, hints[name]) for name, value in values.items()})
+def first_fault(error: ValidationError) -> str:
+    """The first fault of a pydantic error in words: field, what is allowed, what came."""
+    fault = error.errors(include_url=False)[0]
+    place, given = ".".join(map(str, fault["loc"])), fault["input"]
+    return f"{place + ': ' if place else ''}{fault['msg']}, got {given!r:.40}"
 
 
-def _converted(name: str, value: Any, hint: Any) -> Any:
-    """JSON value as an instance of the type `hint`; `ValueError` if it is none."""
-    origin, inside = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        options = [one for one in inside if _has_type(value, one)]
-        hint = options[0] if options else hint
-        origin, inside = get_origin(hint), get_args(hint)
-    if not _has_type(value, hint):
-        raise ValueError(f"{name} must be {getattr(hint, '__name__', hint)}, got {value!r:.40}")
-    if is_dataclass(hint):
-        return _record(hint, value)  # type: ignore[arg-type]
-    if origin is list:
-        return [_converted(name, one, inside[0]) for one in value]
-    if origin is tuple:
-        each = inside[:1] * len(value) if inside[-1] is ... else inside
-        return tuple(_converted(name, one, own) for one, own in zip(value, each, strict=True))
-    if origin is dict:
-        return {key: _converted(f"{name}.{key}", one, inside[1]) for key, one in value.items()}
-    return Path(value) if hint is Path else value
-
-
-def _has_type(value: Any, hint: Any) -> bool:
-    """Whether a JSON value, without its content, is of the type `hint`."""
-    origin = get_origin(hint) or hint
-    if origin is Literal:
-        return any(value == one and type(value) is type(one) for one in get_args(hint))
-    json_types: dict[Any, tuple[type, ...]] = {float: (float, int), tuple: (list,), Path: (str,)}
-    return hint is Any or type(value) in (
-        (dict,) if is_dataclass(hint) else json_types.get(origin, (origin,))
-    )
+def _current(values: Any) -> Any:
+    """JSON values without settings of earlier versions."""
+    if isinstance(values, dict):
+        return {name: _current(value) for name, value in values.items() if name not in REMOVED}
+    return [_current(value) for value in values] if isinstance(values, list) else values

@@ -1,12 +1,9 @@
 """Localisation of blood by heatmaps, on slices with known masks.
 
-    python -m benchmarks.heatmaps --run RUN --out FOLDER [--data $D] [--seed 2] [--write]
+    python -m benchmarks.heatmaps --run RUN --out FOLDER [--write]
 
-RUN is the run of `make demo`, on phantoms. $D is the folder of `benchmarks.ctich` with its prepared sets and
-its CNN of the row '+ 96 px'. Two sets of slices with known masks, none of them used to train the CNN:
-
-* new phantoms, one bleed each, the five subtypes in equal numbers, with their own masks;
-* with --data: synthetic bleeds in real negative CT-ICH scans; the mask holds the pixels that rose by `RISE`.
+RUN is the run of `make demo`, on phantoms. The slices are of new phantoms, which were not used to train the
+CNN: one bleed each, the five subtypes in equal numbers, with their masks.
 
 Evaluated are slices with blood among the `SUSPICIOUS` slices that the trained model ranks highest in their
 scan, those shown to a reader. All methods are evaluated on the same slices:
@@ -18,7 +15,7 @@ scan, those shown to a reader. All methods are evaluated on the same slices:
   once and stored in FOLDER.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
@@ -28,11 +25,10 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
-from benchmarks.ctich import ROWS, VALIDATION, WINDOWS, network
 from benchmarks.heatmaps.localise import TOLERANCE, localise
 from benchmarks.heatmaps.occlusion import occlusion_map
 from benchmarks.record import command_line, record, table, with_interval
-from ich_mil.data.splits import draw_splits, load_splits
+from ich_mil.data.splits import load_splits
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.encoders.frozen import extract_features
@@ -47,20 +43,14 @@ from ich_mil.report.heatmap import slice_maps
 from ich_mil.report.maps import MAP_SAMPLES
 from ich_mil.runs.folder import read_run
 from ich_mil.runs.storage import load_model
-from ich_mil.synthetic.bleeds import insert, inside_skull
 from ich_mil.synthetic.data_sets import SITE_A, SUBTYPES, make_phantom
-from ich_mil.training.augment import generator_of
 from ich_mil.training.fit_cnn import fit_cnn
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.window_presets import Windows
 from ich_mil.windows import resize, to_pictures
 
 PHANTOMS = 40
-DRAWS = 3
-"""Number of random insertions into each negative scan."""
 SUSPICIOUS = 8
-RISE = 10
-"""Minimum rise in HU of a pixel of the mask; the oedema around a bleed lowers HU."""
 COVERED = 4
 OTHER_SIDES = (24, 12)
 """Alternative values of `heatmap.MAP_SIDE`; at 96 pixels, 12 selects the encoder's last feature map."""
@@ -110,25 +100,6 @@ def phantoms(windows: Windows, size: int) -> list[Known]:
         rng = np.random.default_rng([2026, number])
         study = make_phantom(rng, bleeds=[SUBTYPES[number % len(SUBTYPES)]], site=SITE_A, size=128)
         made.append(known(f"phantom {number}", study.hu, study.masks > 0, windows, size))
-    return made
-
-
-def inserted(prepared: PreparedSet, scans: Sequence[str], size: int) -> list[Known]:
-    """Negative scans with an inserted bleed, `DRAWS` versions of each scan."""
-    made = []
-    for scan in scans:
-        hu = prepared.hu(scan).copy()
-        inside = inside_skull(hu)
-        heights = prepared.slices(scan).position_mm.to_numpy(np.float64)
-        for draw in range(DRAWS):
-            drawn = insert(hu, heights, inside, generator_of(0, draw, scan), blood=True)
-            if drawn is None:
-                continue
-            bled = hu.copy()
-            bled[drawn.slices] = drawn.hu
-            masks = bled.astype(np.int32) - hu >= RISE
-            masks[np.setdiff1d(np.arange(len(hu)), drawn.slices[drawn.shown])] = False
-            made.append(known(str(prepared.scans.patient[scan]), bled, masks, WINDOWS, size))
     return made
 
 
@@ -260,42 +231,12 @@ def of_phantoms(run: Path, out: Path) -> str:
     return compared(models, phantoms(encoder.windows, encoder.size))
 
 
-def of_ctich(data: Path, seed: int) -> str:
-    """Result table on real scans: part b, and the validation scans of part a for this seed."""
-    a, b = (open_prepared(data / name) for name in ("prep_rsna", "prep_rsna_b"))
-    row = "+ 96 px"
-    (encoder, settings, _), cnn = ROWS[row], network(data / "ablation", row, seed)
-    splits = draw_splits(a.scans, validation=VALIDATION, test=0.0, seed=seed)
-    negative = splits[splits.label == 0]
-    drawn = inserted(a, negative.scan[negative.split == "train"].tolist(), encoder.size)
-    learn = splits.scan[splits.split == "train"]
-
-    def with_head(cnn: AttentionCnn) -> Model:
-        features = extract_features(cnn, a, learn.tolist())
-        with torch.no_grad():
-            x = [features.x, *(cnn.encode(scan.pictures) for scan in drawn)]
-        sizes = torch.tensor([*features.offsets.diff(), *(len(part) for part in x[1:])])
-        offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-        labels = torch.cat([features.labels, torch.ones(len(drawn), dtype=torch.int64)])
-        return cnn, fit(Bags(torch.cat(x).double(), offsets, labels), HeadSettings())[0]
-
-    models = {"trained": with_head(cnn), "random weights": with_head(untrained(encoder, settings))}
-    held = inserted(a, negative.scan[negative.split == "validation"].tolist(), encoder.size)
-    held += inserted(b, b.scans.index[b.scans.label == 0].tolist(), encoder.size)
-    return compared(models, held)
-
-
 def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--run", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--seed", type=int, default=2, help="of the CT-ICH model")
     chosen = parser.parse_args()
-    parts = [f"Phantoms:\n\n{of_phantoms(chosen.run, chosen.out)}"]
-    if chosen.data is not None:
-        parts.append(f"Synthetic bleeds in real CT-ICH scans:\n\n{of_ctich(chosen.data, chosen.seed)}")
-    record("Heat maps: do they point at the blood", "\n\n".join(parts))
+    record("Heat maps: do they point at the blood", f"Phantoms:\n\n{of_phantoms(chosen.run, chosen.out)}")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,6 @@ class Batch:
 
     Attributes:
         hu: (n, H, W) int16 Hounsfield units of each scan, lowest slice first.
-        changed: (k,) int64 for each scan: indices of the slices that contain a synthetic insertion.
         offsets: (B + 1,) int64 offsets of the bags.
         labels: (B,) float32 bag labels in {0, 1}; -1 where unknown.
         scans: scan ids; one per bag unless a scan is used slice by slice.
@@ -41,7 +40,6 @@ class Batch:
     """
 
     hu: tuple[Tensor, ...]
-    changed: tuple[Tensor, ...]
     offsets: Tensor
     labels: Tensor
     scans: tuple[str, ...]
@@ -56,8 +54,7 @@ class Batch:
         return self._each(_pinned)
 
     def _each(self, copy: Callable[[Tensor], Tensor]) -> "Batch":
-        hu, changed = tuple(map(copy, self.hu)), tuple(map(copy, self.changed))
-        return replace(self, hu=hu, changed=changed, labels=copy(self.labels))
+        return replace(self, hu=tuple(map(copy, self.hu)), labels=copy(self.labels))
 
 
 def _pinned(value: Tensor) -> Tensor:
@@ -112,7 +109,6 @@ class ScanDataset(Dataset[Batch]):
         hu = torch.from_numpy(self.box(index, stack).crop(stack))
         return Batch(
             (hu,),
-            (torch.empty(0, dtype=torch.int64),),
             torch.arange(0, len(hu) + 1, len(hu) // len(self._bags[index])),  # one bag, or one bag per slice
             torch.tensor([float(label) for label in self._bags[index]]),
             (self.scans[index],),
@@ -166,20 +162,11 @@ class Pictures:
         if self._kept is None or batch.hu[0].device.type != "cpu":
             made = pictures_of(batch.hu, self.windows, self.size, batch.variations)
         else:
-            parts = zip(batch.hu, batch.changed, batch.scans, strict=True)
-            made = vary([self._scan(self._kept, *part) for part in parts], batch.variations, self.windows)
+            for hu, scan in zip(batch.hu, batch.scans, strict=True):
+                if scan not in self._kept:
+                    self._kept[scan] = self.of(hu)
+            made = vary([self._kept[scan] for scan in batch.scans], batch.variations, self.windows)
         return self.beside(made, torch.tensor([0, *(len(hu) for hu in batch.hu)]).cumsum(0))
-
-    def _scan(self, kept: dict[str, Tensor], hu: Tensor, changed: Tensor, scan: str) -> Tensor:
-        if scan not in kept:
-            if len(changed):
-                return self.of(hu)
-            kept[scan] = self.of(hu)
-        pictures = kept[scan]
-        if len(changed):
-            pictures = pictures.clone()
-            pictures[changed] = self.of(hu[changed])
-        return pictures
 
 
 class StepSampler(Sampler[list[tuple[int, int]]]):
@@ -244,10 +231,9 @@ def collate(batches: Sequence[Batch]) -> Batch:
     """Concatenate batches, keeping the order of their scans: a `collate_fn` for a `DataLoader`."""
     sizes = torch.cat([batch.offsets.diff() for batch in batches])
     return Batch(
-        tuple(one for batch in batches for one in batch.hu),
-        tuple(one for batch in batches for one in batch.changed),
+        tuple(hu for batch in batches for hu in batch.hu),
         torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]),
         torch.cat([batch.labels for batch in batches]),
         tuple(scan for batch in batches for scan in batch.scans),
-        tuple(one for batch in batches for one in batch.variations),
+        tuple(variation for batch in batches for variation in batch.variations),
     )

@@ -83,7 +83,7 @@ def _arrived(batch: Batch, sent: torch.cuda.Event) -> Batch:
     """Make the current stream wait for the copy of a batch, without blocking the host."""
     now = torch.cuda.current_stream(batch.labels.device)
     now.wait_event(sent)
-    for one in (*batch.hu, *batch.changed, batch.labels):
+    for one in (*batch.hu, batch.labels):
         one.record_stream(now)  # otherwise its memory could be reused while it is still read
     return batch
 

@@ -30,6 +30,14 @@ from ich_mil.ranks import these_ranks
 
 ATTENTION_HIDDEN = 64
 """Hidden units of the gated attention, as in the authors' notebooks."""
+DROPOUT = 0.3
+"""Dropout probability of the pooled encoder output, in training."""
+CHUNK_SLICES = 256
+"""Largest number of slices encoded at once.
+
+A larger batch is encoded in k chunks, each with every k-th slice. In training the activations of a chunk are
+recomputed in the backward pass, and batch norm uses the statistics of the chunk.
+"""
 
 
 class BagOutput(NamedTuple):
@@ -54,6 +62,7 @@ class AttentionCnn(nn.Module):
         """Build the network with initial weights. `ModelError` for an encoder that cannot be built."""
         super().__init__()
         self.encoder_settings, self.settings = encoder, settings
+        self.chunk_slices = CHUNK_SLICES
         # channels_last halves the time of a step on CPUs, and is the layout for tensor cores
         built = right_statistics(build_encoder(encoder)).to(memory_format=torch.channels_last)
         assert isinstance(built, nn.Sequential)
@@ -65,7 +74,7 @@ class AttentionCnn(nn.Module):
         self.pool: nn.Module = (
             nn.Flatten() if flatten else nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         )
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = nn.Dropout(DROPOUT)
         self.project = nn.Linear(channels * height * width if flatten else channels, settings.features)
         self.attention_v = nn.Linear(settings.features, ATTENTION_HIDDEN)
         self.attention_u = nn.Linear(settings.features, ATTENTION_HIDDEN)
@@ -91,7 +100,7 @@ class AttentionCnn(nn.Module):
         if not blocks:
             return pictures
         lower = self.encoder[:blocks]
-        chunks = pictures.contiguous(memory_format=torch.channels_last).split(self.settings.chunk_slices)
+        chunks = pictures.contiguous(memory_format=torch.channels_last).split(self.chunk_slices)
         return torch.cat([lower(chunk) for chunk in chunks])
 
     def features_of_maps(self, maps: Tensor) -> Tensor:
@@ -110,15 +119,14 @@ class AttentionCnn(nn.Module):
     def encode_maps(self, maps: Tensor, *, blocks: int | None = None) -> Tensor:
         """Features (N, D) of `frozen_maps` (N, F, h, w), computed `chunk_slices` at a time."""
         blocks = self.frozen if blocks is None else blocks
-        count = -(-len(maps) // self.settings.chunk_slices)
+        count = -(-len(maps) // self.chunk_slices)
         if self.encoder.training:
             # the same number of chunks on every rank, because batch norm synchronises in each chunk
             count = int(these_ranks().most(torch.tensor(float(count))))
         if count == 1:
             return self._encode_chunk(maps, blocks)
         # Each chunk takes every `count`-th slice, so that its batch statistics approximate those of the whole
-        # batch. Contiguous chunks could consist of one scan or, in the warm-up, of slices with blood only,
-        # and their statistics would reveal the label.
+        # batch. Contiguous chunks could consist of one scan, and their statistics would reveal its label.
         places = torch.arange(len(maps), device=maps.device)
         back = torch.cat([places[first::count] for first in range(count)]).argsort()  # (N,)
         # `torch.compile` fails on a checkpoint with `context_fn`; `disable` as a decorator would add a second

@@ -1,14 +1,16 @@
 """Settings of the slice encoder and of the attention CNN; importable without torch."""
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 
 from ich_mil.window_presets import Windows, parse_windows
 
 PAPER = "paper"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class EncoderSettings:
     """Settings of the slice encoder and its input pictures.
 
@@ -31,26 +33,15 @@ class EncoderSettings:
 
     name: str = PAPER
     weights: str | None = None
-    size: int = 512
+    size: Annotated[int, Field(ge=32, le=1024)] = 512
     channels: str | list[list[float]] = "papers"
     neighbours: Literal[0, 1] = 0
-    blocks: int | None = None
+    blocks: Annotated[int, Field(ge=1)] | None = None
     crop: bool = False
-    freeze: int | Literal["all", "none"] = "none"
+    freeze: Annotated[int, Field(ge=0)] | Literal["all", "none"] = "none"
 
     def __post_init__(self) -> None:
         parse_windows(self.channels)
-        if not 32 <= self.size <= 1024:
-            raise ValueError(f"encoder.size must lie in 32..1024, got {self.size}")
-        if self.neighbours not in (0, 1):
-            raise ValueError(f"encoder.neighbours must be 0 or 1, got {self.neighbours}")
-        if self.blocks is not None and self.blocks < 1:
-            raise ValueError(f"encoder.blocks must be at least 1, got {self.blocks}")
-        number = isinstance(self.freeze, int) and not isinstance(self.freeze, bool) and self.freeze >= 0
-        if not number and self.freeze not in ("all", "none"):
-            raise ValueError(
-                f"encoder.freeze must be all, none or a number of blocks from 0 up, got {self.freeze!r}"
-            )
 
     @property
     def windows(self) -> Windows:
@@ -63,30 +54,16 @@ class EncoderSettings:
         return len(self.windows) * (1 + 2 * self.neighbours)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class CnnSettings:
     """Settings of the layers after the slice encoder.
 
     Attributes:
         features: number of features D.
-        dropout: dropout probability of the pooled encoder output, in [0, 1).
         pool: pooling of the feature map of the `paper` encoder: `flatten`, as in the papers, or `mean`. The
             mean is invariant to the position of a bleed, which helps with few scans. The maps of all other
             encoders are always averaged.
-        chunk_slices: largest number of slices encoded at once. Larger batches are encoded in k chunks, and
-            each chunk takes every k-th slice. In training the activations of each chunk are recomputed in the
-            backward pass, and batch norm uses the statistics of the chunk.
     """
 
     features: Literal[8, 32, 128] = 8
-    dropout: float = 0.3
     pool: Literal["flatten", "mean"] = "flatten"
-    chunk_slices: int = 256
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"cnn.dropout must lie in [0, 1), got {self.dropout}")
-        if self.pool not in ("flatten", "mean"):
-            raise ValueError(f"cnn.pool must be one of flatten, mean, got {self.pool!r}")
-        if self.chunk_slices < 2:
-            raise ValueError(f"cnn.chunk_slices must be at least 2, got {self.chunk_slices}")

@@ -1,4 +1,4 @@
-"""Data augmentation of scans: flips, rotation, scaling, shift, brightness, noise and synthetic bleeds.
+"""Data augmentation of scans: flips, rotation, scaling, shift, brightness and noise.
 
 The augmentation is applied when the pictures are computed (`ich_mil.kernels.pictures`). It depends on (seed,
 epoch, scan id) alone, so a resumed run and a run with other workers or ranks see the same pictures, except
@@ -9,8 +9,6 @@ another scanner. Slices are never dropped, because a dropped slice could be the 
 """
 
 import hashlib
-import math
-import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +17,6 @@ from torch.utils.data import Dataset
 
 from ich_mil.data.bags import Batch, ScanDataset
 from ich_mil.kernels.pictures import Variation
-from ich_mil.synthetic.bleeds import Insertion, cells_of, insert, inside_skull
 
 TURN = 15.0
 """Largest rotation, in degrees."""
@@ -54,22 +51,14 @@ def draw_variation(rng: np.random.Generator) -> Variation:
 class VariedScans(Dataset[Batch]):
     """Dataset of augmented scans: item (epoch, i) is scan i as augmented in that epoch.
 
-    A negative scan becomes positive if it gets a synthetic bleed, and stays negative if it gets a control.
-
     Args:
         scans: the original scans.
         seed: random seed.
         augmented: whether pictures are augmented.
-        bleeds: probability that a negative scan gets a bleed.
-        controls: probability that a negative scan gets a control instead.
     """
 
-    def __init__(
-        self, scans: ScanDataset, *, seed: int, augmented: bool, bleeds: float, controls: float
-    ) -> None:
+    def __init__(self, scans: ScanDataset, *, seed: int, augmented: bool) -> None:
         self.scans, self.seed, self.augmented = scans, seed, augmented
-        self.bleeds, self.controls = bleeds, controls
-        self._inside: dict[int, bytes] = {}
 
     def __len__(self) -> int:
         return len(self.scans)
@@ -77,27 +66,9 @@ class VariedScans(Dataset[Batch]):
     def __getitem__(self, key: tuple[int, int]) -> Batch:
         epoch, index = key
         batch = self.scans[index]
+        if not self.augmented:
+            return batch
         rng = generator_of(self.seed, epoch, batch.scans[0])
-        if batch.labels.tolist() == [0]:  # one negative bag: insertions are drawn into whole scans only
-            draw = rng.random()
-            blood = draw < self.bleeds
-            if draw < self.bleeds + self.controls and (drawn := self.drawn(index, rng, blood=blood)):
-                hu, changed = batch.hu[0].clone(), torch.from_numpy(drawn.slices)
-                hu[changed] = torch.from_numpy(drawn.hu)
-                labels = torch.full_like(batch.labels, float(blood))
-                batch = replace(batch, hu=(hu,), changed=(changed,), labels=labels)
-        return replace(batch, variations=(draw_variation(rng),)) if self.augmented else batch
-
-    def drawn(self, index: int, rng: np.random.Generator, *, blood: bool) -> Insertion | None:
-        """Draw a synthetic bleed, or a control, into scan `index`. None if it has no room."""
-        scan = self.scans.scans[index]
-        hu = self.scans.prepared.hu(scan)
-        box = self.scans.box(index, hu)
-        cells = (len(hu), *cells_of(hu.shape))
-        if index not in self._inside:
-            self._inside[index] = zlib.compress(np.packbits(inside_skull(hu)).tobytes())  # 0.3 KB per slice
-        bits = np.frombuffer(zlib.decompress(self._inside[index]), np.uint8)
-        inside = np.unpackbits(bits, count=math.prod(cells)).view(np.bool_).reshape(cells)
-        heights = self.scans.prepared.slices(scan).position_mm.to_numpy(np.float64)
-        drawn = insert(hu, heights, inside, rng, blood=blood)
-        return None if drawn is None else replace(drawn, hu=box.crop(drawn.hu))
+        if batch.labels.tolist() == [0]:
+            rng.random()  # the draw of a former setting; without it stored figures would change
+        return replace(batch, variations=(draw_variation(rng),))

@@ -6,7 +6,7 @@
 On a GPU the computation is in bfloat16; weights and the pooling of slices stay float32. Several processes
 (`ich_mil.ranks`) divide the scans of each step by Lightning's DDP. Their number changes the result of a step
 in three ways: rounding (quantified in `ich_mil.encoders.shared_norm`), the dropout masks, and, for steps with
-more than `chunk_slices` slices, the chunks that share batch statistics.
+more than `CHUNK_SLICES` slices, the chunks that share batch statistics.
 """
 
 import csv
@@ -17,8 +17,8 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -49,7 +49,6 @@ from ich_mil.training.augment import VariedScans
 from ich_mil.training.loggers import make_logger
 from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
-from ich_mil.training.warmup import warm_up
 
 LOGGED = ("train_loss", "val_loss", "val_auc")
 
@@ -88,6 +87,20 @@ class _BestEpoch(ModelCheckpoint):
         """Write no checkpoint at the end, unlike Lightning: a run resumed from it would train further."""
 
 
+class _KeepSigterm(Callback):
+    """Keep the SIGTERM handler that Lightning replaces.
+
+    Lightning's handler ends a run with exit code 0 and can deadlock several ranks, and no option disables it.
+    """
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self.before = signal.getsignal(signal.SIGTERM)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Restore the handler; Lightning has set its own by now."""
+        signal.signal(signal.SIGTERM, self.before)
+
+
 class _WholeCheckpoints(TorchCheckpointIO):
     """Write checkpoints atomically; Lightning may copy a file from another disk over the old checkpoint."""
 
@@ -98,18 +111,6 @@ class _WholeCheckpoints(TorchCheckpointIO):
         content = io.BytesIO()
         torch.save(checkpoint, content)  # torch.save to a file would hide the reason of a failed write
         write_bytes(Path(path), content.getvalue())
-
-
-@contextmanager
-def _within_memory() -> Iterator[None]:
-    """Turn an out-of-memory error of a GPU into a `ConfigError` with advice."""
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise ConfigError(
-            f"a step does not fit into the GPU's memory ({str(error).splitlines()[0]}); lower training.bags, "
-            "and raise training.accumulate for it, or lower cnn.chunk_slices"
-        ) from error
 
 
 def keep_freed_memory() -> None:
@@ -146,7 +147,7 @@ def _trainer(
     """Build Lightning's trainer for the available device, and its callback that keeps the best epoch."""
     monitor = None if training.fixed_epochs else "val_loss"  # None: each epoch replaces the previous one
     best = _BestEpoch(out, filename="best", monitor=monitor, save_last=True, enable_version_counter=False)
-    callbacks: list[Callback] = [best, EpochLog(out / "log.csv")]
+    callbacks: list[Callback] = [best, EpochLog(out / "log.csv"), _KeepSigterm()]
     if not training.fixed_epochs:
         callbacks.insert(0, EarlyStopping("val_loss", patience=training.patience, check_finite=True))
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # no tips and lists of devices
@@ -164,7 +165,6 @@ def _trainer(
     gpu = device().type == "cuda"
     trainer = pl.Trainer(
         max_epochs=training.max_epochs,
-        accumulate_grad_batches=training.accumulate,
         precision="bf16-mixed" if gpu else "32-true",
         callbacks=callbacks,
         logger=logger or False,
@@ -177,9 +177,6 @@ def _trainer(
         accelerator="gpu" if gpu else "cpu",
         **processes,
     )
-    # Lightning's handler of SIGTERM ends a run with exit code 0, and can deadlock several ranks. There is no
-    # option to disable it.
-    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
     return trainer, best
 
 
@@ -198,8 +195,12 @@ def _run(
             warnings.filterwarnings("ignore", message=f".*{message}")
         interrupted = signal.getsignal(signal.SIGINT)
         try:
-            with _within_memory():
-                trainer.fit(module, steps, to_watch, ckpt_path=start, weights_only=True)
+            trainer.fit(module, steps, to_watch, ckpt_path=start, weights_only=True)
+        except torch.OutOfMemoryError as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"a step does not fit into the GPU's memory ({reason}); lower training.bags"
+            ) from error
         except (RuntimeError, KeyError) as error:
             if start and "state_dict" in str(error):
                 reason = "belongs to another model; start the run in an empty folder"
@@ -262,7 +263,7 @@ def fit_cnn(
 
     Raises:
         ConfigError: too few scans for the number of ranks, or a step that does not fit into GPU memory.
-        DataError: bags of one label, a damaged scan or log, no room for the bleeds of a warm-up, a full disk.
+        DataError: bags of one label, a damaged scan or log, a full disk.
         ModelError: the checkpoint in `out` does not fit or is damaged, or the loss is not finite.
     """
     keep_freed_memory()
@@ -277,24 +278,15 @@ def fit_cnn(
     parts = {split: splits.scan[splits.split == split].tolist() for split in ("train", "validation")}
     scans = ScanDataset(prepared, parts["train"], crop=encoder.crop, in_slices=in_slices)
     watched = ScanDataset(prepared, parts["validation"], crop=encoder.crop)
-    weights, plain = (class_weights(scans.bag_labels, bleeds=bleeds) for bleeds in (training.bleeds, 0.0))
     pictures = model.pictures(slices=int(scans.sizes.sum() + watched.sizes.sum()))
-    module = MilModule(model, training, weights, watched=plain, pictures=pictures, seed=seed)
-    varied = VariedScans(
-        scans, seed=seed, augmented=training.augment, bleeds=training.bleeds, controls=training.controls
-    )
+    module = MilModule(model, training, class_weights(scans.bag_labels), pictures=pictures, seed=seed)
+    varied = VariedScans(scans, seed=seed, augmented=training.augment)
     steps, to_watch = _steps(scans, watched, training, seed, ranks)
     settings = {"encoder": asdict(encoder), "cnn": asdict(cnn), "training": asdict(training), "seed": seed}
     trainer, best = _trainer(out, training, ranks, make_logger(training.logger, out, settings))
     last = out / "last.ckpt"
     if last.is_file():
         _read_checkpoint(last)  # for a clear error if the checkpoint is damaged
-    if training.warmup_steps:
-        if not last.is_file():
-            with _within_memory():
-                warm_up(model.to(device()), varied, pictures, steps=training.warmup_steps, seed=seed)
-            ranks.agree(model)  # the ranks have run the warm-up separately
-        module.keep_features()
     if ranks.size > 1:
         share_statistics(model, device())
     read = partial(loader, workers=training.workers, device=device())

@@ -25,23 +25,14 @@ WARM = 0.1
 """Share of the steps during which the schedule `one_cycle` raises the learning rate."""
 
 
-def class_weights(labels: Sequence[int], *, bleeds: float = 0.0) -> Tensor:
-    """Class weights (2,) B / (2 B_y) for y = 0, 1, with the expected counts B_y after synthetic bleeds.
-
-    Args:
-        labels: labels of the training bags.
-        bleeds: expected share of the negative bags that become positive by a synthetic bleed.
-
-    Raises:
-        DataError: all labels are equal.
-    """
+def class_weights(labels: Sequence[int]) -> Tensor:
+    """Class weights (2,) B / (2 B_y) for y = 0, 1 of the training bags. `DataError`: all labels are equal."""
     counts = torch.bincount(torch.tensor(labels), minlength=2).float()
     if not counts.all():
         raise DataError(
             f"all {len(labels)} scans and slices are labelled {labels[0]}; add some of the other label"
         )
-    moved = bleeds * counts[0]
-    return len(labels) / (2 * (counts + torch.stack([-moved, moved])))
+    return len(labels) / (2 * counts)
 
 
 class MilModule(pl.LightningModule):
@@ -50,15 +41,12 @@ class MilModule(pl.LightningModule):
     Args:
         model: the CNN to train.
         settings: training settings.
-        weights: (2,) class weights of the training loss, from `class_weights`.
-        watched: (2,) class weights of the validation loss. They differ with synthetic bleeds, which
-            validation scans do not get.
+        weights: (2,) class weights of the loss, from `class_weights`.
         pictures: preprocessing from HU to pictures.
         seed: seed of the dropout masks, together with step and rank.
     """
 
     weights: Tensor
-    watched: Tensor
 
     def __init__(
         self,
@@ -66,7 +54,6 @@ class MilModule(pl.LightningModule):
         settings: TrainingSettings,
         weights: Tensor,
         *,
-        watched: Tensor,
         pictures: Pictures,
         seed: int,
     ) -> None:
@@ -74,7 +61,6 @@ class MilModule(pl.LightningModule):
         self.model, self.settings, self.pictures, self.seed = model, settings, pictures, seed
         self._kept: dict[str, Tensor] = {}
         self.register_buffer("weights", weights)
-        self.register_buffer("watched", watched, persistent=False)
         # Metric objects, because `log` truncates a mean over ranks with different numbers of scans (Lightning
         # 21859). NaN is not checked here and ends the training later: a check of NaN or of labels would make
         # the host wait for the GPU.
@@ -82,50 +68,37 @@ class MilModule(pl.LightningModule):
         self.val_loss = MeanMetric(nan_strategy="disable")
         self.val_auc = BinaryAUROC(validate_args=False)
 
-    def keep_features(self) -> None:
-        """Freeze encoder and projection: training on few scans would make them forget the warm-up."""
-        self.model.encoder.requires_grad_(False)
-        self.model.project.requires_grad_(False)
-
-    def on_train_epoch_start(self) -> None:
-        """After `keep_features`, put the encoder's batch norm into evaluation mode; dropout stays active."""
-        if not self.model.project.weight.requires_grad:
-            self.model.encoder.eval()
-
     def forward(self, batch: Batch) -> BagOutput:
         """Run the model on a packed batch."""
         return self.model.classify(self._frozen_maps(batch), batch.offsets)
 
     def _frozen_maps(self, batch: Batch) -> Tensor:
         """Maps (N, F, h, w) after the frozen blocks of the encoder; cached for scans without augmentation."""
-        varies = batch.variations or any(len(changed) for changed in batch.changed)
-        if not varies and all(scan in self._kept for scan in batch.scans):
+        if not batch.variations and all(scan in self._kept for scan in batch.scans):
             return torch.cat([self._kept[scan] for scan in batch.scans])
         # bfloat16 resolves positions near the border of a picture to about one pixel only
         with torch.autocast(self.device.type, enabled=False):
             pictures = self.pictures(batch)
         maps = self.model.frozen_maps(pictures)
-        if self.model.frozen and not varies:
+        if self.model.frozen and not batch.variations:
             for scan, own in zip(batch.scans, maps.split([len(hu) for hu in batch.hu]), strict=True):
                 if sum(kept.nbytes for kept in self._kept.values()) + own.nbytes <= KEEP_BYTES:
                     self._kept[scan] = own.clone()
         return maps
 
-    def loss(self, output: BagOutput, labels: Tensor, *, watched: bool = False) -> Tensor:
-        """Mean weighted loss () of bags with labels (B,) in {0, 1}; `watched` selects validation weights."""
-        weights = self.watched if watched else self.weights
-        return binary_cross_entropy_with_logits(output.scan_logit, labels, weight=weights[labels.long()])
+    def loss(self, output: BagOutput, labels: Tensor) -> Tensor:
+        """Mean weighted loss () of bags with labels (B,) in {0, 1}."""
+        return binary_cross_entropy_with_logits(output.scan_logit, labels, weight=self.weights[labels.long()])
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
-        """Weighted loss of this rank's share of a step, scaled for the means over ranks and `accumulate`."""
+        """Weighted loss of this rank's share of a step, scaled for the mean over ranks."""
         ranks = these_ranks()
         # a resumed run draws the same dropout masks as an uninterrupted run
-        step = self.global_step * self.settings.accumulate + index % self.settings.accumulate
-        torch.manual_seed(self.seed * 1_000_003 + step + ranks.rank * 1_000_000_007)
+        torch.manual_seed(self.seed * 1_000_003 + self.global_step + ranks.rank * 1_000_000_007)
         loss = self.loss(self(batch), batch.labels)
         self.train_loss.update(loss.detach().expand(len(batch.labels)))  # each bag counts once
         self._log("train_loss")
-        return loss * self._share(batch, ranks) * self._averaged(index)
+        return loss * self._share(batch, ranks)
 
     def _share(self, batch: Batch, ranks: Ranks) -> float | Tensor:
         """Bags on this rank, divided by the mean number of bags per rank in this step: DDP averages ranks."""
@@ -134,18 +107,10 @@ class MilModule(pl.LightningModule):
         here = torch.full((), float(len(batch.labels)), device=self.device)
         return here * ranks.size / ranks.total(here)
 
-    def _averaged(self, index: int) -> float:
-        """Correction of the last steps of an epoch, for Lightning always divides the loss by `accumulate`."""
-        accumulate = self.settings.accumulate
-        if accumulate == 1:
-            return 1.0
-        first = index - index % accumulate
-        return accumulate / min(accumulate, int(self.trainer.num_training_batches) - first)
-
     def validation_step(self, batch: Batch, _index: int) -> None:
         """Weighted loss and AUC over the validation scans."""
         output = self(batch)
-        loss = self.loss(output, batch.labels, watched=True)
+        loss = self.loss(output, batch.labels)
         self.val_loss.update(loss.expand(len(batch.labels)))
         self.val_auc.update(output.scan_logit.sigmoid(), batch.labels.long())
         self._log("val_loss")

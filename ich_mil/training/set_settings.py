@@ -1,9 +1,12 @@
 """Settings of a data set of a run or a grid; importable without torch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Literal
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
 
 from ich_mil.data.feature_files import COLUMNS
 from ich_mil.data.layouts.slice_pictures import Window, parse_window
@@ -14,7 +17,7 @@ from ich_mil.settings import did_you_mean, filled_path
 SetLayout = Literal["rsna", "cq500", "folder", "slices", "features"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class SetSettings:
     """Settings of a data set.
 

@@ -1,4 +1,4 @@
-"""The steps of training: loss and AUC over scans, masks of dropout, what is trained."""
+"""Training steps: loss and AUC over scans, dropout masks, optimiser."""
 
 import math
 from dataclasses import replace
@@ -24,21 +24,19 @@ from ich_mil.training.settings import TrainingSettings
 from ich_mil.window_presets import PRESETS
 
 WEIGHTS = torch.tensor([0.5, 2.0])
-WATCHED = torch.tensor([0.75, 1.5])
 
 
 def a_module(model, *, seed=0, **settings):
     pictures = Pictures(PRESETS["papers"], 32)
     settings = TrainingSettings(**settings)
-    return MilModule(model, settings, WEIGHTS, watched=WATCHED, pictures=pictures, seed=seed)
+    return MilModule(model, settings, WEIGHTS, pictures=pictures, seed=seed)
 
 
 def a_batch(labels, slices=1):
     generator = torch.Generator().manual_seed(0)
     hu = torch.randint(0, 80, (len(labels), slices, 32, 32), generator=generator, dtype=torch.int16)
-    unchanged = tuple(torch.empty(0, dtype=torch.int64) for _ in labels)
     scans = tuple(f"s{b}" for b in range(len(labels)))
-    return Batch(tuple(hu), unchanged, torch.arange(len(labels) + 1) * slices, torch.tensor(labels), scans)
+    return Batch(tuple(hu), torch.arange(len(labels) + 1) * slices, torch.tensor(labels), scans)
 
 
 class Says(nn.Module):
@@ -56,52 +54,44 @@ class Says(nn.Module):
         return BagOutput(torch.tensor(self.logits.pop(0)), nothing, nothing, nothing)
 
 
-def test_what_is_logged_is_of_all_scans_whatever_steps_they_come_in():
+def test_logged_metrics_are_over_all_scans():
     logits, labels = [-0.2, 0.3, 2.0, -1.0], [1.0, 0.0, 1.0, 0.0]  # a logit between 0 and 1 is no probability
     of_all = torch.tensor(logits), torch.tensor(labels)
-    train_loss, val_loss = (
-        float(binary_cross_entropy_with_logits(*of_all, weight=weights[of_all[1].long()]))
-        for weights in (WEIGHTS, WATCHED)
-    )
+    wanted = float(binary_cross_entropy_with_logits(*of_all, weight=WEIGHTS[of_all[1].long()]))
     module = a_module(Says(logits[:3], logits[3:], logits[:1], logits[1:]))
     with mock.patch.object(module, "log"):
         for own in (labels[:3], labels[3:]):
             module.training_step(a_batch(own), 0)
         for own in (labels[:1], labels[1:]):
             module.validation_step(a_batch(own), 0)
-    assert float(module.train_loss.compute()) == pytest.approx(train_loss, rel=1e-6)
-    assert float(module.val_loss.compute()) == pytest.approx(val_loss, rel=1e-6)
+    assert float(module.train_loss.compute()) == pytest.approx(wanted, rel=1e-6)
+    assert float(module.val_loss.compute()) == pytest.approx(wanted, rel=1e-6)
     assert float(module.val_auc.compute()) == roc_auc_score(labels, logits) == 0.75
 
 
-def losses(steps, *, seed=0, rank=0, kept=False):
-    """Losses of the same scans by the same weights, at (step of the optimiser, batch of the epoch)."""
+def losses(steps, *, seed=0, rank=0):
+    """Losses of the same scans by the same weights, at steps of the optimiser."""
     torch.manual_seed(0)
-    module = a_module(
-        AttentionCnn(EncoderSettings(size=32), CnnSettings(dropout=0.5)), seed=seed, accumulate=2
-    )
-    if kept:
-        module.keep_features()
-    module.on_train_epoch_start()
+    module = a_module(AttentionCnn(EncoderSettings(size=32), CnnSettings()), seed=seed)
     batch, found = a_batch([0.0, 1.0], slices=3), []
     with pytest.MonkeyPatch.context() as patch, mock.patch.object(module, "log"):
         patch.setattr(training, "these_ranks", lambda: Ranks(rank))
-        for step, index in steps:
+        for step in steps:
             patch.setattr(MilModule, "global_step", step)
-            patch.setattr(MilModule, "trainer", SimpleNamespace(num_training_batches=4))
-            found.append(float(module.training_step(batch, index).detach()))
-    return found, module
+            found.append(float(module.training_step(batch, step).detach()))
+    return found
 
 
-def test_bags_of_one_label_have_no_weights():
+def test_class_weights_by_hand():
+    assert class_weights([0, 0, 0, 1]).tolist() == pytest.approx([4 / 6, 2.0])
     with pytest.raises(DataError, match="all 2 scans and slices are labelled 1"):
         class_weights([1, 1])
 
 
-def test_a_slice_of_a_scan_used_slice_by_slice_counts_as_much_as_a_scan():
+def test_a_labelled_slice_counts_as_a_scan():
     """One scan of two slices as a bag, one of two slices as two bags: three bags, by hand from the logits."""
     torch.manual_seed(0)
-    module = a_module(AttentionCnn(EncoderSettings(size=32), CnnSettings(dropout=0.0)).eval())
+    module = a_module(AttentionCnn(EncoderSettings(size=32), CnnSettings()).eval())
     batch = replace(a_batch([0.0, 1.0], slices=2), offsets=torch.tensor([0, 2, 3, 4]))
     batch = replace(batch, labels=torch.tensor([0.0, 0.0, 1.0]))
     output = module(batch)
@@ -115,29 +105,15 @@ def test_a_slice_of_a_scan_used_slice_by_slice_counts_as_much_as_a_scan():
     assert int(module.train_loss.weight) == 3
 
 
-def test_masks_of_dropout_are_keyed_by_seed_step_and_rank():
-    steps = [(0, 0), (0, 1), (1, 2), (1, 3)]
-    found, _ = losses(steps)
-    assert losses(steps[::-1])[0] == found[::-1]
-    assert len({*found, *losses(steps, seed=1)[0], *losses(steps, rank=1)[0]}) == 12
+def test_dropout_masks_depend_on_seed_step_and_rank():
+    found = losses(range(4))
+    assert losses(range(3, -1, -1)) == found[::-1]
+    assert len({*found, *losses(range(4), seed=1), *losses(range(4), rank=1)}) == 12
 
 
-def test_kept_features_leave_dropout_and_train_attention_and_classifier():
-    fresh = AttentionCnn(EncoderSettings(size=32), CnnSettings()).encoder.state_dict()
-    found, module = losses([(0, 0), (1, 2)], kept=True)
-    assert len(set(found)) == 2
-    for name, value in module.model.encoder.state_dict().items():
-        assert "running" not in name or torch.equal(value, fresh[name]), name
-    (group,) = module.configure_optimizers().param_groups
-    assert group["lr"] == module.settings.learning_rate
-    heads = ("attention", "classifier")
-    trained = [value for name, value in module.model.named_parameters() if name.startswith(heads)]
-    assert set(map(id, group["params"])) == set(map(id, trained))
-
-
-def test_maps_of_frozen_blocks_are_computed_once_and_change_no_loss(monkeypatch):
+def test_maps_of_frozen_blocks_are_cached(monkeypatch):
     torch.manual_seed(0)
-    model = AttentionCnn(EncoderSettings(size=32, freeze=1), CnnSettings(dropout=0.0))
+    model = AttentionCnn(EncoderSettings(size=32, freeze=1), CnnSettings()).eval()
     module, batch = a_module(model), a_batch([1.0, 0.0], slices=2)
     first = module(batch).scan_logit
     monkeypatch.setattr(model, "frozen_maps", lambda _: pytest.fail("computed again"))
@@ -147,7 +123,7 @@ def test_maps_of_frozen_blocks_are_computed_once_and_change_no_loss(monkeypatch)
         module(varied)
 
 
-def test_one_cycle_ends_near_0_and_weight_decay_pulls_at_all_weights():
+def test_one_cycle_and_weight_decay():
     model = AttentionCnn(EncoderSettings(size=32), CnnSettings())
     module = a_module(model, schedule="one_cycle", weight_decay=0.1, learning_rate=1e-2)
     module._trainer = SimpleNamespace(estimated_stepping_batches=20)
@@ -168,7 +144,7 @@ def test_one_cycle_ends_near_0_and_weight_decay_pulls_at_all_weights():
     torch.testing.assert_close(model.project.weight, before * np.prod([1 - 0.1 * rate for rate in rates]))
 
 
-def test_a_constant_rate_is_adam():
+def test_constant_rate_is_adam():
     module = a_module(AttentionCnn(EncoderSettings(size=32), CnnSettings()))
     (group,) = module.configure_optimizers().param_groups
     assert (group["lr"], group["weight_decay"]) == (5e-5, 0.0)

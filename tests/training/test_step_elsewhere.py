@@ -27,7 +27,6 @@ def batch():
     sizes = (3, 4, 2)
     return Batch(
         hu=tuple(torch.from_numpy(rng.integers(-50, 150, (n, 40, 40), dtype=np.int16)) for n in sizes),
-        changed=tuple(torch.empty(0, dtype=torch.int64) for _ in sizes),
         offsets=torch.tensor([0, 3, 7, 9]),
         labels=torch.tensor([0.0, 1.0, 0.0]),
         scans=("a", "b", "c"),
@@ -39,10 +38,11 @@ def batch():
 @pytest.fixture
 def module():
     torch.manual_seed(0)
-    model = AttentionCnn(EncoderSettings(size=32), CnnSettings(dropout=0.0))
+    model = AttentionCnn(EncoderSettings(size=32), CnnSettings())
+    model.dropout.p = 0.0
     weights = torch.tensor([1.0, 2.0])
     pictures = Pictures(WINDOWS, 32)
-    return MilModule(model, TrainingSettings(), weights, watched=weights, pictures=pictures, seed=0)
+    return MilModule(model, TrainingSettings(), weights, pictures=pictures, seed=0)
 
 
 def step(module, batch):
