@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from ich_mil.data.features import FeatureSet, read_feature_csv
+from ich_mil.data.features import FeatureSet, read_feature_table
 from ich_mil.gp.bags import Bags
 from ich_mil.reproduce.mil import read_musk
 
@@ -13,12 +13,12 @@ DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 def rsna() -> FeatureSet:
     """150 RSNA scans, 5,254 slices, 8 features, slice labels."""
-    return read_feature_csv(DATA / "features" / "rsna150_d8_run2.csv")
+    return read_feature_table(DATA / "features" / "rsna150_d8_run2.csv")
 
 
 def cq500() -> FeatureSet:
     """490 CQ500 scans, 21,190 slices, 8 features."""
-    return read_feature_csv(DATA / "features" / "cq500_d8_run2.csv")
+    return read_feature_table(DATA / "features" / "cq500_d8_run2.csv")
 
 
 def bags_of(features: FeatureSet) -> Bags:

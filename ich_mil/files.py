@@ -6,7 +6,6 @@ or none.
 
 import csv
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from ich_mil.errors import ConfigError, DataError, DiskFullError
 from ich_mil.progress import say
@@ -75,9 +75,8 @@ def whole_file(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
-_HELD: set[TextIO] = set()
-"""Lock files of this process. A forked child closes them, or the locks would last until the child ends."""
-os.register_at_fork(after_in_child=lambda: [file.close() for file in _HELD])
+_NO_LOCKS = (errno.ENOLCK, errno.EBADF, errno.EOPNOTSUPP)
+"""Errors of a file system without locks, as some mounts of Lustre and NFS."""
 
 
 @contextmanager
@@ -85,46 +84,36 @@ def alone(folder: Path, *, doing: str) -> Iterator[None]:
     """Lock a folder for this process; the operating system releases the lock when the process ends.
 
     The folder is created where missing. `doing` tells other processes what happens, such as `writing`. On
-    file systems without locks (some Lustre and NFS mounts) the folder is not locked, and a line says so.
-    After an error the lock file is removed, and so are the folders created for it that are still empty.
+    file systems without locks the folder is not locked, and a line says so. After an error the lock file is
+    removed, and so are the folders created for it that are still empty.
 
     Raises:
         DataError: another process has locked the folder, or it cannot be written.
     """
-    lock = folder / ".lock"
+    path = folder / ".lock"
+    created = [each for each in (path, folder, *folder.parents) if not each.exists()]
+    lock = FileLock(path, timeout=0, thread_local=False)
     try:
-        made = [one for one in (lock, folder, *folder.parents) if not one.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        file = lock.open("w")
+        lock.acquire()
+    except Timeout as error:
+        raise DataError(
+            f"{folder}: another process is {doing} it; wait for that one, or choose another folder"
+        ) from error
     except OSError as error:
-        reason = f"cannot be written ({error.strerror or error}); choose another folder"
-        raise DataError(f"{folder}: {reason}") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held = os.fstat(file.fileno()).st_nlink > 0  # 0: its previous owner has just removed the file
-        except (BlockingIOError, PermissionError):
-            held = False
-        except OSError as error:
-            say(f"{folder}: its file system has no locks ({error.strerror}); run one command at a time on it")
-            held = True
-        if not held:
-            raise DataError(
-                f"{folder}: another process is {doing} it; wait for that one, or choose another folder"
-            )
-        _HELD.add(file)
-        try:
-            yield
-        except (Exception, KeyboardInterrupt):
-            with suppress(OSError):  # stop at the first folder that is not empty
-                for one in made:
-                    if one == lock:
-                        one.unlink()
-                    else:
-                        one.rmdir()
-            raise
-        finally:
-            _HELD.remove(file)
+        reason = error.strerror or error
+        if error.errno not in _NO_LOCKS:
+            raise DataError(f"{folder}: cannot be written ({reason}); choose another folder") from error
+        say(f"{folder}: its file system has no locks ({reason}); run one command at a time on it")
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        with suppress(OSError):  # stop at the first folder that is not empty
+            for each in created:
+                each.unlink() if each == path else each.rmdir()
+        raise
+    finally:
+        lock.release()
 
 
 def check_apart(out: Path, root: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from packaging.version import Version
 
-from ich_mil.data.features import FeatureSet, read_feature_csv
+from ich_mil.data.features import FeatureSet, read_feature_table
 from ich_mil.gp.head import Head  # before any test file imports gpytorch, whose warning `ich_mil.gp` silences
 from tests.runs_for_tests import tiny_run
 
@@ -43,13 +43,13 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def rsna_features(shared_data: Path) -> FeatureSet:
     """The paper's features of 150 RSNA scans."""
-    return read_feature_csv(shared_data / "features" / "rsna150_d8_run2.csv")
+    return read_feature_table(shared_data / "features" / "rsna150_d8_run2.csv")
 
 
 @pytest.fixture(scope="session")
 def cq500_features(shared_data: Path) -> FeatureSet:
     """The same network's features of 490 CQ500 scans."""
-    return read_feature_csv(shared_data / "features" / "cq500_d8_run2.csv")
+    return read_feature_table(shared_data / "features" / "cq500_d8_run2.csv")
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from pydicom import dcmread
 from ich_mil import arguments, cli
 from ich_mil.cli import train_main
 from ich_mil.config import RunConfig, read_config
-from ich_mil.data.features import read_feature_csv
+from ich_mil.data.features import read_feature_table
 from ich_mil.data.preparation.identifying_texts import source_files
 from ich_mil.data.splits import draw_splits, patient_key
 from ich_mil.data.store import PreparedSet, open_prepared
@@ -442,7 +442,7 @@ def test_a_feature_run_without_validation_scans_is_the_cross_fitted_head(tmp_pat
     external = {"layout": "features", "root": str(tmp_path / "b.csv")}
     assert run("train.py", *feature_run(tmp_path, scans=30, external=external, samples=1000)) == 0
     assert set(pd.read_csv(tmp_path / "run" / "splits.csv").split) == {"train"}
-    features, other = (read_feature_csv(tmp_path / f"{name}.csv") for name in "fb")
+    features, other = (read_feature_table(tmp_path / f"{name}.csv") for name in "fb")
     head = Head(**HEAD).fit(features.x, features.offsets, features.labels)
     got = pd.read_csv(tmp_path / "run" / "external" / "predictions.csv")
     scans = got[got.level == "scan"].set_index("scan").probability

@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks.public_features import DATA
 from benchmarks.record import table
-from ich_mil.data.features import FeatureSet, read_feature_csv
+from ich_mil.data.features import FeatureSet, read_feature_table
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.gp.head import Head
 
@@ -32,7 +32,7 @@ def calibration_on_cq500() -> str:
     generator, rows = np.random.default_rng(0), []
     for run in range(3):
         train, test = (
-            read_feature_csv(DATA / "features" / f"{name}_d8_run{run}.csv") for name in ("rsna150", "cq500")
+            read_feature_table(DATA / "features" / f"{name}_d8_run{run}.csv") for name in ("rsna150", "cq500")
         )
         labels = test.labels.numpy()
         head = Head().fit(train.x, train.offsets, train.labels, groups=train.patients)

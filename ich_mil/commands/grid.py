@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ich_mil.config import GridConfig
 from ich_mil.data.feature_files import contents
-from ich_mil.data.features import FeatureSet, read_feature_csv, read_unseen_csv
+from ich_mil.data.features import FeatureSet, read_feature_table, read_unseen_table
 from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.data.splits import keys_of
 from ich_mil.errors import DataError, named
@@ -54,14 +54,14 @@ def grid(config: GridConfig) -> pd.DataFrame:
         DataError: features that cannot be used, smoothed or divided into folds; an external set with patients
             of the training set or another number of features; a folder that another process is writing.
     """
-    features = read_feature_csv(config.train.path, config.train.columns)
+    features = read_feature_table(config.train.path, config.train.columns)
     width = features.x.shape[1]
     tables = [config.train.path]
     external = None
     if config.external is not None:
         tables.append(config.external.path)
         learned = keys_of(features.table)
-        external = read_unseen_csv(
+        external = read_unseen_table(
             config.external.path, config.external.columns, width=width, learned=learned
         )
     for cell in config.cells():

@@ -35,7 +35,7 @@ from ich_mil.commands.drift import write_reference
 from ich_mil.config import RunConfig
 from ich_mil.data.extras import Extras
 from ich_mil.data.feature_files import contents
-from ich_mil.data.features import FeatureSet, read_feature_csv, read_unseen_csv
+from ich_mil.data.features import FeatureSet, read_feature_table, read_unseen_table
 from ich_mil.data.labels import name_some
 from ich_mil.data.splits import (
     check_current,
@@ -105,7 +105,7 @@ def train(config: RunConfig, *, resume: bool, external: PreparedSet | None = Non
     check_config(config)
     features = None
     if config.train.layout == "features":
-        features = read_feature_csv(config.train.path, config.train.columns)
+        features = read_feature_table(config.train.path, config.train.columns)
     _check_head(config, features)
     with ExitStack() as held:
         with ranks.first_ahead():
@@ -229,7 +229,7 @@ def _check_external(
     if one is None:
         return None
     if features is not None:
-        unseen = read_unseen_csv(one.path, one.columns, width=features.x.shape[1], learned=learned)
+        unseen = read_unseen_table(one.path, one.columns, width=features.x.shape[1], learned=learned)
         one.extras.read(unseen.scans)
         return None
     prepared = prepared or prepare_set(one, "external", config, jobs=config.workers)

@@ -12,7 +12,7 @@ import yaml
 from ich_mil.commands.ensemble import finish
 from ich_mil.commands.train import check_config, train
 from ich_mil.config import RunConfig
-from ich_mil.data.features import read_feature_csv
+from ich_mil.data.features import read_feature_table
 from ich_mil.data.splits import load_splits, write_splits
 from ich_mil.data.store import PreparedSet
 from ich_mil.data.views import Views
@@ -40,7 +40,7 @@ def train_ensemble(config: RunConfig, *, resume: bool) -> PreparedSet | None:
         check_config(run)
     for sets in ([run.train for run in runs], [run.external for run in runs]):
         if tables := [one for one in sets if one is not None and one.layout == "features"]:
-            views = [read_feature_csv(one.path, one.columns) for one in tables]
+            views = [read_feature_table(one.path, one.columns) for one in tables]
             Views.of(views, [one.path for one in tables])
     external: PreparedSet | None = None
     with ExitStack() as held:

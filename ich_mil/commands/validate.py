@@ -13,11 +13,10 @@ import pandas as pd
 
 from ich_mil.commands.pages import remove_shown
 from ich_mil.config import RunConfig
-from ich_mil.data.duplicates import names_of
-from ich_mil.data.features import FeatureSet, read_unseen_csv
+from ich_mil.data.features import FeatureSet, read_unseen_table
 from ich_mil.data.labels import name_some
 from ich_mil.data.preparation.prepare import prepare
-from ich_mil.data.splits import check_unseen, learned_from, load_splits
+from ich_mil.data.splits import check_unseen, learned_from, load_splits, names_of
 from ich_mil.data.store import PreparedSet
 from ich_mil.data.views import Views
 from ich_mil.errors import named
@@ -171,7 +170,7 @@ def external_set(
         members = []
         for path, member in zip(paths, model.members, strict=True):
             own = learned_from(load_splits(member.folder / "splits.csv")) | learned
-            members.append(read_unseen_csv(path, columns, width=len(member.head.x_mean), learned=own))
+            members.append(read_unseen_table(path, columns, width=len(member.head.x_mean), learned=own))
         views = Views.of(members, paths)
     else:
         check_unseen(prepared.scans, learned, str(root))

@@ -1,8 +1,8 @@
 """Feature sets: slice features of the frozen CNN, the input of the Gaussian process.
 
 Stored as one safetensors file, with the strings in its JSON metadata. Feature files of others are read by
-`read_feature_table` (`ich_mil.data.feature_files`). Without a column `patient`, each bag counts as a patient;
-bags with the same slices belong to one patient, whatever the file says (`ich_mil.data.duplicates`).
+`read_feature_table`. Without a column `patient`, each bag counts as a patient; bags with the same slices
+belong to one patient, whatever the file says.
 
 Shapes: B scans (bags), N slices (instances) of all scans, D features.
 """
@@ -20,11 +20,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ich_mil.data.duplicates import content_of, one_patient
 from ich_mil.data.extras import Extras
 from ich_mil.data.feature_files import read_rows
 from ich_mil.data.labels import UNKNOWN, name_some
-from ich_mil.data.splits import check_unseen, patient_key
+from ich_mil.data.splits import check_unseen, content_of, one_patient, patient_key
 from ich_mil.errors import DataError
 from ich_mil.files import digest, whole_file
 from ich_mil.kernels.rbf_gram import measurable
@@ -81,7 +80,7 @@ class FeatureSet:
 
     @property
     def table(self) -> pd.DataFrame:
-        """One row per scan, index `scan`: patient, label, content digest (`ich_mil.data.duplicates`)."""
+        """One row per scan, index `scan`: patient, label, content digest (`content_of`)."""
         slices = np.split(self.x.numpy() + 0.0, self.offsets[1:-1].tolist())  # + 0.0 turns -0.0 into 0.0
         contents = [content_of(digest(row.tobytes()) for row in rows) for rows in slices]
         columns = {"patient": self.patients, "label": self.labels.tolist(), "content": contents}
@@ -108,7 +107,7 @@ class FeatureSet:
         return replace(
             self,
             offsets=torch.cat([first, self.offsets[-1:]]),
-            scans=[f"{self.scans[b]}/{self.slice_names[n]}" if one else self.scans[b] for b, n, one in names],
+            scans=[f"{self.scans[b]}/{self.slice_names[n]}" if k else self.scans[b] for b, n, k in names],
             patients=[self.patients[b] for b in scan_of.tolist()],
             labels=torch.where(is_slice, self.slice_labels[first], self.labels[scan_of]),
             cnn_scan=torch.where(is_slice, self.cnn_slice[first], self.cnn_scan[scan_of]),
@@ -117,10 +116,10 @@ class FeatureSet:
 
     def select(self, scans: list[str]) -> "FeatureSet":
         """Select scans by id, in the order given. `DataError` for an unknown id."""
-        place = {scan: b for b, scan in enumerate(self.scans)}
-        if missing := [scan for scan in scans if scan not in place]:
+        row = {scan: b for b, scan in enumerate(self.scans)}
+        if missing := [scan for scan in scans if scan not in row]:
             raise DataError(f"{len(missing)} scans are not among the features, the first is {missing[0]!r}")
-        chosen = [place[scan] for scan in scans]
+        chosen = [row[scan] for scan in scans]
         bags = torch.tensor(chosen, dtype=torch.int64)
         rows, offsets = take_bags(self.offsets, bags)
         of_scans = {name: getattr(self, name)[bags] for name in _OF_SCANS}
@@ -207,11 +206,12 @@ def made_from(path: Path, source: str) -> bool:
         return False
 
 
-def read_feature_csv(path: str | Path, columns: Mapping[str, str] = MappingProxyType({})) -> FeatureSet:
-    """Read a feature file of others; scans in order of first appearance, slices in row order.
+def read_feature_table(path: str | Path, columns: Mapping[str, str] = MappingProxyType({})) -> FeatureSet:
+    """Read a feature file of others, in any format of `ich_mil.data.feature_files`.
 
-    `columns` names columns that are called otherwise in the file (`ich_mil.data.feature_files`). `DataError`,
-    naming file and line or scan, for values that are missing, invalid or contradict each other.
+    Scans are in order of first appearance, their slices in row order. `columns` names columns that are called
+    otherwise in the file. `DataError`, naming file and line or scan, for values that are missing, invalid or
+    contradict each other.
     """
     path = Path(path)
     table, x = read_rows(path, columns)
@@ -242,7 +242,7 @@ def read_feature_csv(path: str | Path, columns: Mapping[str, str] = MappingProxy
     return _merge_twins(features, str(path))
 
 
-def read_unseen_csv(
+def read_unseen_table(
     path: str | Path,
     columns: Mapping[str, str] = MappingProxyType({}),
     *,
@@ -253,10 +253,9 @@ def read_unseen_csv(
 
     `width` is the D that the head was fitted to, `learned` the `keys_of` its training scans.
     """
-    features = read_feature_csv(path, columns)
-    found = features.x.shape[1]
-    if found != width:
-        reason = f"has {found} features a slice, the head is fitted to {width}; extract both with one network"
+    features = read_feature_table(path, columns)
+    if (n := features.x.shape[1]) != width:
+        reason = f"has {n} features a slice, the head is fitted to {width}; extract both with one network"
         raise DataError(f"{path}: {reason}")
     check_unseen(features.table, learned, str(path))
     return features

@@ -4,6 +4,7 @@ import re
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -72,38 +73,28 @@ def read_excel(path: Path) -> pd.DataFrame:
     """Read the first sheet of an Excel file as text, its header as a row. `DataError`: it cannot be read."""
     try:
         return pd.read_excel(path, dtype=str, keep_default_na=False, header=None).fillna("").astype(str)
-    except ImportError as error:
-        raise DataError(f"{path}: Excel needs openpyxl; 'pip install openpyxl', or save it as CSV") from error
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: is no Excel table; save it as .xlsx again, or as CSV") from error
 
 
 def _read_csv(path: Path) -> pd.DataFrame:
+    """Table of a text file, its header as a row, so that pandas refuses longer rows."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             header = file.readline()
-        # Excel writes ; in locales with a decimal comma
-        marks = (mark for mark in (",", ";", "\t") if mark in header)
-        # The header is read as a row, so that pandas refuses longer rows. With a header, pandas takes the
-        # number of fields from the first row of data.
-        return pd.read_csv(
-            path,
-            sep=next(marks, ","),
-            dtype=str,
-            encoding="utf-8-sig",
-            header=None,
-            index_col=False,
-            keep_default_na=False,
-            skip_blank_lines=False,
-        )
+        separator = next((mark for mark in ",;\t" if mark in header), ",")  # Excel writes ; in some locales
+        how: dict[str, Any] = {
+            "header": None,
+            "index_col": False,
+            "keep_default_na": False,
+            "skip_blank_lines": False,
+        }
+        return pd.read_csv(path, sep=separator, dtype=str, encoding="utf-8-sig", **how)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is not UTF-8 text; save it as CSV in UTF-8") from error
-    except OSError as error:
-        reason = error.strerror or error
-        raise DataError(f"{path}: cannot be read ({reason}); make it readable") from error
-    except ValueError as error:
-        if found := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error)):
-            named, line, fields = found.groups()
+    except (OSError, ValueError) as error:
+        if fault := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error)):
+            named, line, fields = fault.groups()
             raise DataError(
                 f"{path}: line {line}: {fields} fields, but the header has {named}; quote texts that contain "
                 "the separator"

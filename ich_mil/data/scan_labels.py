@@ -98,39 +98,39 @@ class ScanLabels:
                 no label at all.
         """
         rows = self.rows[self.rows.label != UNKNOWN]
-        found = self._scans(rows, names)
-        if any(len(scans) != 1 for scans in found):
+        scans = self._scans(rows, names)
+        if any(len(fits) != 1 for fits in scans.values()):
             names.add(more())
-            found = self._scans(rows, names)
-        faults = [*self.faults, *self._faults(rows, found, refused)]
-        matched = sum(len(scans) == 1 for scans in found)
-        told = f"{self.reading}; {matched} of {len(rows)} rows with a label matched"
+            scans = self._scans(rows, names)
+        faults = [*self.faults, *self._faults(rows, scans, refused)]
+        matched = sum(len(fits) == 1 for fits in scans.values())
+        reading = f"{self.reading}; {matched} of {len(rows)} rows with a label matched"
         if not len(rows):
             faults.append("no row has a label")
         if faults:
-            raise DataError(f"{self.path}: {'; '.join(faults)}; correct or remove these rows ({told})")
-        return rows.set_axis(pd.Index([scan for (scan,) in found], name="scan")), f"{self.path}: {told}"
+            raise DataError(f"{self.path}: {'; '.join(faults)}; correct or remove these rows ({reading})")
+        index = pd.Index([scan for (scan,) in scans.values()], name="scan")
+        return rows.set_axis(index), f"{self.path}: {reading}"
 
-    def _scans(self, rows: pd.DataFrame, names: ScanNames) -> list[set[str]]:
-        """Scans that fit all ids of a row."""
-        found = []
-        for row in rows[self.ids].to_dict("records"):
+    def _scans(self, rows: pd.DataFrame, names: ScanNames) -> dict[int, set[str]]:
+        """Scans that fit all ids of a row, by line."""
+        scans = {}
+        for line, row in zip(rows.index, rows[self.ids].to_dict("records"), strict=True):
             fits = {column: names.find(name) for column, name in row.items() if name}
             if not fits.get("accession"):  # shortened by a spreadsheet, or the DICOM files are gone
                 fits.pop("accession", None)
-            found.append(set.intersection(*fits.values()) if fits else set())
-        return found
+            scans[line] = set.intersection(*fits.values()) if fits else set()
+        return scans
 
     def _faults(
-        self, rows: pd.DataFrame, found: Sequence[set[str]], refused: Iterable[LedgerEntry]
+        self, rows: pd.DataFrame, scans: Mapping[int, set[str]], refused: Iterable[LedgerEntry]
     ) -> Iterable[str]:
         ids = {line: [name for name in row if name] for line, *row in rows[self.ids].itertuples()}
-        scans = dict(zip(rows.index, found, strict=True))
         if empty := [f"line {line}" for line in rows.index if not ids[line]]:
             yield f"no id of a scan in {name_some(empty, _MOST)}"
         if lost := [line for line in rows.index if ids[line] and not scans[line]]:
             named = {name for line in lost for name in ids[line]}
-            reasons = (one.detail for one in refused if named & {one.scan, *PurePath(one.file).parts[:-1]})
+            reasons = (r.detail for r in refused if named & {r.scan, *PurePath(r.file).parts[:-1]})
             why = f" ({reason})" if (reason := next(reasons, "")) else ""
             shown = [f"{', '.join(ids[line])} (line {line})" for line in lost]
             yield f"rows that fit no scan with a readable file: {name_some(shown, _MOST)}{why}"
@@ -138,9 +138,9 @@ class ScanLabels:
             shown = [f"{', '.join(ids[line])} (line {line}: {len(scans[line])})" for line in several]
             yield f"ids that fit several scans, name these by StudyInstanceUID: {name_some(shown, _MOST)}"
         lines: dict[str, list[str]] = defaultdict(list)
-        for line, one in scans.items():
-            if len(one) == 1:
-                lines[next(iter(one))].append(str(line))
+        for line, fits in scans.items():
+            if len(fits) == 1:
+                lines[min(fits)].append(str(line))
         if twice := [" and ".join(of) for of in lines.values() if len(of) > 1]:
             yield f"lines that name one scan: {name_some(twice, _MOST)}"
 

@@ -1,19 +1,61 @@
-"""Train, validation and test splits by patient, and checks that no patient is in two splits."""
+"""Patients and splits: duplicate scans, splits by patient, and checks that no patient is in two splits.
 
-from collections.abc import Mapping
+Duplicate scans are detected by a digest of their slices, and their patients are merged. CQ500 contains one
+scan under two names; a study that was sent or pseudonymised twice is another case. All slices must be
+bit-identical, in any order. In a feature table, scans of one slice are not compared: two patients may have
+equal features by chance.
+"""
+
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-from ich_mil.data.duplicates import names_of
 from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
 from ich_mil.errors import DataError
 from ich_mil.files import digest, write_csv
 
 SPLITS = ("train", "validation", "test")
 COLUMNS = ["scan", "patient", "label", "split", "content"]
-"""Columns of `splits.csv`; `content` is a digest of the slices (`ich_mil.data.duplicates`)."""
+"""Columns of `splits.csv`; `content` is a digest of the slices (`content_of`)."""
+
+AND = " = "
+"""Separator between the keys of a patient who has several."""
+
+
+def content_of(slices: Iterable[str], *, least: int = 2) -> str:
+    """Digest of the slice digests of a scan, in any order.
+
+    Args:
+        slices: digests of the slices.
+        least: smallest number of different slices; '' is returned for fewer. 1 is safe for pixels.
+    """
+    distinct = sorted(set(slices))
+    return digest(*(name.encode() for name in distinct)) if len(distinct) >= least else ""
+
+
+def one_patient(scans: pd.DataFrame) -> pd.Series:
+    """Patient of each scan, with patients who share a `content` merged under all of their keys.
+
+    Args:
+        scans: columns `patient` and `content` (`content_of`).
+    """
+    patient, patients = pd.factorize(scans.patient)
+    content, contents = pd.factorize(scans.content.mask(scans.content == ""))  # -1: no digest
+    known = content >= 0
+    nodes = len(patients) + len(contents)
+    edges = (np.ones(known.sum()), (patient[known], len(patients) + content[known]))
+    _, group = connected_components(coo_array(edges, shape=(nodes, nodes)), directed=False)
+    joined = pd.Series(patients).groupby(group[: len(patients)]).agg(AND.join)  # one row per group
+    return pd.Series(joined.to_numpy()[group[patient]], index=scans.index)
+
+
+def names_of(patient: str) -> list[str]:
+    """Keys of a patient; several where duplicate scans have different PatientIDs."""
+    return patient.split(AND)
 
 
 def patient_key(patient_id: str) -> str:
@@ -167,6 +209,11 @@ def check_unseen(scans: pd.DataFrame, learned: Mapping[str, str], source: str) -
         )
 
 
+def write_splits(table: pd.DataFrame, path: Path) -> None:
+    """Write a split as CSV."""
+    write_csv(path, table)
+
+
 def load_splits(path: Path) -> pd.DataFrame:
     """Read a split written by `write_splits`. `DataError` as in `check_splits`."""
     table = read_label_csv(path, COLUMNS)
@@ -189,14 +236,9 @@ def check_current(table: pd.DataFrame, scans: pd.DataFrame, source: str) -> None
 
 def check_same(table: pd.DataFrame, listed: pd.DataFrame, source: str) -> None:
     """Raise `DataError` if the user-defined split of a run has changed since the run began."""
-    began, now = (set(zip(one.scan, one.split, strict=True)) for one in (table, listed))
+    began, now = (set(zip(part.scan, part.split, strict=True)) for part in (table, listed))
     if changed := sorted({scan for scan, _ in began ^ now}):
         raise DataError(
             f"{source}: divides {len(changed)} scans otherwise than when the run began: "
             f"{name_some(changed)}; start a new run"
         )
-
-
-def write_splits(table: pd.DataFrame, path: Path) -> None:
-    """Write a split as CSV."""
-    write_csv(path, table)

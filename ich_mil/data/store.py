@@ -14,7 +14,7 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -23,25 +23,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.duplicates import content_of, one_patient
+from ich_mil.data.labels import name_some
 from ich_mil.data.scan_names import folder_of, own_folders
+from ich_mil.data.splits import content_of, one_patient
 from ich_mil.errors import DataError
 from ich_mil.files import digest, each_text, original
 from ich_mil.ledger import LedgerEntry
 
 FORMAT = "ich_mil.prepared.7"
 COLUMNS = (
-    "scan",
-    "index",
-    "patient",
-    "position_mm",
-    "position",
-    "scan_label",
-    "slice_label",
-    "sop",
-    "source",
-    "corrections",
-    "content",
+    *("scan", "index", "patient", "position_mm", "position", "scan_label", "slice_label"),
+    *("sop", "source", "corrections", "content"),
 )
 """Columns of `slices.csv`."""
 UNFINISHED = ""
@@ -80,7 +72,7 @@ class PreparedSet:
     def scans(self) -> pd.DataFrame:
         """One row per scan, index `scan`: patient, label, slices (their number), content (a digest).
 
-        Scans with the same slices belong to one patient, whatever their files say (`data.duplicates`).
+        Scans with the same slices belong to one patient, whatever their files say (`ich_mil.data.splits`).
         """
         grouped = self.table.groupby("scan", sort=False)
         scans = grouped.agg(
@@ -93,16 +85,16 @@ class PreparedSet:
 
     def slices(self, scan: str) -> pd.DataFrame:
         """Table rows of one scan, lowest slice first. `DataError` if there is no such scan."""
-        if scan not in self._places:
+        if scan not in self._rows:
             raise DataError(f"{self.folder}: has no scan {scan!r}")
-        return self.table.loc[self._places[scan]]
+        return self.table.loc[self._rows[scan]]
 
     @cached_property
-    def _places(self) -> dict[str, pd.Index]:
-        return {str(scan): place for scan, place in self.table.groupby("scan").groups.items()}
+    def _rows(self) -> dict[str, pd.Index]:
+        return {str(scan): rows for scan, rows in self.table.groupby("scan").groups.items()}
 
     def part_of(self, scan: str) -> "PreparedSet":
-        """The set on disk that contains a scan: this set (`ich_mil.data.joined` overrides this)."""
+        """The set on disk that contains a scan: this set (`JoinedSet` overrides this)."""
         return self
 
     def hu(self, scan: str) -> np.ndarray:
@@ -157,20 +149,81 @@ def open_prepared(folder: str | Path) -> PreparedSet:
     folder = Path(folder)
     try:
         about = {**json.loads((folder / "prepared.json").read_text(encoding="utf-8"))}
-        with (folder / "slices.csv").open("rb") as file:
-            table = hashlib.file_digest(file, "sha256").digest()
+        table = hashlib.sha256((folder / "slices.csv").read_bytes()).digest()
+        version, files, root = about.get("format"), about.get("files", UNFINISHED), about.get("root", "")
     except (OSError, TypeError, ValueError) as error:
         raise _no_set(folder, error) from error
-    if about.get("format") != FORMAT:
-        raise DataError(
-            f"{folder}: was prepared by another version ({about.get('format')}); prepare it again"
-        )
-    if missing := {"layout", "root", "files"} - {*about}:
-        raise DataError(f"{folder}: prepared.json lacks {', '.join(sorted(missing))}; prepare it again")
-    if about["files"] == UNFINISHED:
+    if version != FORMAT:
+        raise DataError(f"{folder}: was prepared by another version ({version}); prepare it again")
+    if files == UNFINISHED:
         raise DataError(f"{folder}: its preparation was interrupted; run 'ich-mil prepare' again")
-    return PreparedSet(folder, Path(about["root"]), digest(about["files"].encode(), table))
+    return PreparedSet(folder, Path(root), digest(files.encode(), table))
 
 
 def _no_set(folder: Path, error: Exception) -> DataError:
     return DataError(f"{folder}: is no prepared set ({error}); run 'ich-mil prepare' first")
+
+
+@dataclass(frozen=True)
+class JoinedSet(PreparedSet):
+    """Prepared sets read as one; `folder` is the parent folder and `root` the root of the first set.
+
+    Patients are matched across sets by the key of the PatientID and by pixels: scans that share a
+    bit-identical slice belong to one patient. Equal names of scans or slices in two sets are refused.
+    """
+
+    parts: tuple[PreparedSet, ...]
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """Rows of `slices.csv` of all sets."""
+        return pd.concat([part.table for part in self.parts], ignore_index=True)
+
+    @cached_property
+    def scans(self) -> pd.DataFrame:
+        """As `PreparedSet.scans`; scans that share a single slice belong to one patient."""
+        patients = one_patient(self.table).groupby(self.table.scan, sort=False).first()
+        return pd.concat([part.scans for part in self.parts]).assign(patient=patients)
+
+    @cached_property
+    def ledger(self) -> pd.DataFrame:
+        """Lines of `ledger.csv` of all sets."""
+        return pd.concat([part.ledger for part in self.parts], ignore_index=True)
+
+    @cached_property
+    def folders(self) -> dict[str, str]:
+        """`PreparedSet.folders` of all sets."""
+        return {scan: folder for part in self.parts for scan, folder in part.folders.items()}
+
+    def part_of(self, scan: str) -> PreparedSet:
+        """The set that contains a scan. `DataError` if there is no such scan."""
+        for part in self.parts:
+            if scan in part.scans.index:
+                return part
+        raise DataError(f"{self.folder}: has no scan {scan!r}")
+
+    def hu(self, scan: str) -> np.ndarray:
+        """`PreparedSet.hu` of the set that contains the scan."""
+        return self.part_of(scan).hu(scan)
+
+
+def joined(sets: Sequence[PreparedSet]) -> PreparedSet:
+    """Join prepared sets; a single set is returned unchanged.
+
+    Raises:
+        DataError: a scan id or slice name occurs in two sets.
+    """
+    if len(sets) == 1:
+        return sets[0]
+    for column, what in (("scan", "scans"), ("sop", "slices")):
+        first: dict[str, PreparedSet] = {}
+        for part in sets:
+            names = set(part.table[column])
+            if both := sorted(names & first.keys()):
+                raise DataError(
+                    f"{first[both[0]].root} and {part.root}: {len(both)} {what} are in both sets: "
+                    f"{name_some(both)}; remove them from one set, or rename them if they differ"
+                )
+            first |= dict.fromkeys(names, part)
+    fingerprint = digest(*(part.fingerprint.encode() for part in sets))
+    return JoinedSet(sets[0].folder.parent, sets[0].root, fingerprint, tuple(sets))

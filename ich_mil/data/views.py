@@ -21,8 +21,7 @@ from ich_mil.data.labels import name_some
 from ich_mil.errors import DataError
 from ich_mil.progress import say_once
 
-Places = list[list[int]]
-"""For each scan: indices of the common slices among the member's slices of that scan."""
+Common = list[list[int]]
 
 
 @dataclass(frozen=True)
@@ -31,11 +30,12 @@ class Views:
 
     Attributes:
         members: features of each member; the widths D may differ.
-        places: `Places` of each member; None if all members have the same slices.
+        common: for each member, indices of the common slices among its slices of each scan; None if all
+            members have the same slices.
     """
 
     members: tuple[FeatureSet, ...]
-    places: tuple[Places | None, ...]
+    common: tuple[Common | None, ...]
 
     @classmethod
     def of(cls, members: Sequence[FeatureSet], sources: Sequence[object] | None = None) -> Self:
@@ -51,74 +51,66 @@ class Views:
         """
         named = [f"member {k}" for k in range(len(members))] if sources is None else sources
         first = members[0]
-        for one, source in zip(members, named, strict=True):
-            if differ := sorted(set(first.scans) ^ set(one.scans)):
+        for member, source in zip(members, named, strict=True):
+            if differ := sorted(set(first.scans) ^ set(member.scans)):
                 raise DataError(f"{source}: its scans are not those of {named[0]}: {name_some(differ)}")
-        ordered = tuple(one if one.scans == first.scans else one.select(first.scans) for one in members)
-        slices = [_slice_names(one) for one in ordered]
-        if all(names == slices[0] for names in slices):
-            views = cls(ordered, (None,) * len(ordered))
-        else:
-            common = [set.intersection(*map(set, names)) for names in zip(*slices, strict=True)]
-            if lost := [scan for scan, names in zip(first.scans, common, strict=True) if not names]:
+        ordered = tuple(m if m.scans == first.scans else m.select(first.scans) for m in members)
+        slices = [[m.slice_names[a:b] for a, b in pairwise(m.offsets.tolist())] for m in ordered]
+        common: list[Common | None] = [None] * len(ordered)
+        if any(names != slices[0] for names in slices):
+            shared = [set.intersection(*map(set, names)) for names in zip(*slices, strict=True)]
+            if lost := [scan for scan, names in zip(first.scans, shared, strict=True) if not names]:
                 raise DataError(f"{named[0]}: scans without a slice that all members have: {name_some(lost)}")
-            views = cls(ordered, tuple(_places(names, common) for names in slices))
+            common = [_indices(names, shared) for names in slices]
+        views = cls(ordered, tuple(common))
         for number, source in enumerate(named):
             views._check(number, f"{source}", f"{named[0]}")
         return views
 
     def _check(self, number: int, source: str, first: str) -> None:
-        one, own = self._common(number), self.members[number]
+        shared, own = self._shared(number), self.members[number]
         for what in ("slice_names", "labels", "slice_labels"):
-            a, b = getattr(self.features, what), getattr(one, what)
+            a, b = getattr(self.features, what), getattr(shared, what)
             if not (torch.equal(a, b) if isinstance(a, Tensor) else a == b):
                 raise DataError(
                     f"{source}: its {what.replace('_', ' ')} are not those of {first}, or in another order; "
                     "correct one of them"
                 )
-        if left := len(own.slice_names) - len(one.slice_names):
+        if left := len(own.slice_names) - len(shared.slice_names):
             say_once(f"{source}: slices that count for their scan only, as not all members have them: {left}")
 
     @cached_property
     def features(self) -> FeatureSet:
         """One feature set for tables: common slices, `x` of the first member, mean CNN outputs."""
-        common = [self._common(number) for number in range(len(self.members))]
-        if len(common) == 1:
-            return common[0]
+        shared = [self._shared(number) for number in range(len(self.members))]
+        if len(shared) == 1:
+            return shared[0]
         outputs = ("cnn_scan", "cnn_slice", "attention")
         means: dict[str, Any] = {
-            name: torch.stack([getattr(one, name) for one in common]).mean(0) for name in outputs
+            name: torch.stack([getattr(view, name) for view in shared]).mean(0) for name in outputs
         }
-        return replace(common[0], **means)
+        return replace(shared[0], **means)
 
     def with_extras(self, extras: Extras) -> Self:
         """The same views, with these inputs beside the slices."""
-        members = tuple(replace(one, extras=extras) for one in self.members)
-        return type(self)(members, self.places)
+        return type(self)(tuple(replace(member, extras=extras) for member in self.members), self.common)
 
     def select(self, scans: list[str]) -> Self:
         """Select scans by id, in the order given. `DataError` for an unknown id."""
-        return type(self).of([one.select(scans) for one in self.members])
+        return type(self).of([member.select(scans) for member in self.members])
 
-    def _common(self, number: int) -> FeatureSet:
+    def _shared(self, number: int) -> FeatureSet:
         """Features of a member, restricted to the common slices."""
-        view, places = self.members[number], self.places[number]
-        if places is None:
-            return view
-        starts = view.offsets[:-1].tolist()
-        rows = [start + place for start, own in zip(starts, places, strict=True) for place in own]
-        sizes = torch.tensor([0, *map(len, places)])
-        return view.select_slices(torch.tensor(rows), sizes.cumsum(0))
+        member, common = self.members[number], self.common[number]
+        if common is None:
+            return member
+        starts = member.offsets[:-1].tolist()
+        rows = [start + k for start, own in zip(starts, common, strict=True) for k in own]
+        sizes = torch.tensor([0, *map(len, common)])
+        return member.select_slices(torch.tensor(rows), sizes.cumsum(0))
 
 
-def _places(of_member: list[list[str]], common: list[set[str]]) -> Places:
-    """Indices of the common slices among the slices of each scan."""
-    return [
-        [place for place, name in enumerate(names) if name in both]
-        for names, both in zip(of_member, common, strict=True)
-    ]
-
-
-def _slice_names(view: FeatureSet) -> list[list[str]]:
-    """Slice names of each scan."""
-    return [view.slice_names[start:stop] for start, stop in pairwise(view.offsets.tolist())]
+def _indices(slices: list[list[str]], shared: list[set[str]]) -> Common:
+    """Indices of the shared slices among the slices of each scan."""
+    pairs = zip(slices, shared, strict=True)
+    return [[k for k, name in enumerate(names) if name in both] for names, both in pairs]

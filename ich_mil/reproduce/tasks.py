@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 from ich_mil.commands.train import train
 from ich_mil.commands.validate import run_sets
 from ich_mil.config import RunConfig, SplitSettings, read_config
-from ich_mil.data.features import FeatureSet, read_feature_csv
+from ich_mil.data.features import FeatureSet, read_feature_table
 from ich_mil.data.splits import check_unseen, draw_splits, keys_of, load_splits, write_splits
 from ich_mil.encoders.attention_cnn import CnnSettings
 from ich_mil.errors import ConfigError, named
@@ -85,7 +85,7 @@ def read_bags(one: BenchmarkSet, config: ProtocolConfig) -> FeatureSet:
     seed = config.seeds[0]
     match one.kind:
         case "features":
-            return read_feature_csv(one.path("root"))
+            return read_feature_table(one.path("root"))
         case "musk":
             return read_musk(one.path("root"))
         case "digits":
@@ -97,7 +97,7 @@ def read_bags(one: BenchmarkSet, config: ProtocolConfig) -> FeatureSet:
 
 
 def _of_bags(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
-    external = read_feature_csv(one.path("external")) if one.external else None
+    external = read_feature_table(one.path("external")) if one.external else None
     bags = read_bags(one, config)
     for seed in config.seeds:
         with named(one.name):

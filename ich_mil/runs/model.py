@@ -161,7 +161,7 @@ class TrainedModel:
         drawn = [member.draw(view, self.samples) for member, view in pairs]
         calibrations = [member.calibration(self.calibration) for member in self.members]
         for b, draws in enumerate(zip(*drawn, strict=True)):
-            places = [None if own is None else own[b] for own in views.places]
+            places = [None if own is None else own[b] for own in views.common]
             each = [one.probabilities(c) for one, c in zip(draws, calibrations, strict=True)]
             yield draws, places, pool(each, places)
 

@@ -130,7 +130,7 @@ class ScanResult:
 
     Attributes:
         scan: scan id.
-        patient: patient key; for duplicate scans all keys, joined (`ich_mil.data.duplicates`).
+        patient: patient key; for duplicate scans all keys, joined (`ich_mil.data.splits`).
         probability: calibrated mean over posterior samples.
         std: standard deviation over posterior samples.
         interval_95: central 95 % of posterior samples.

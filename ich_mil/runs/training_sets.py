@@ -12,11 +12,10 @@ import pandas as pd
 
 from ich_mil.config import RunConfig
 from ich_mil.data.extras import Extras
-from ich_mil.data.features import FeatureSet, read_feature_csv, read_features
-from ich_mil.data.joined import joined
+from ich_mil.data.features import FeatureSet, read_feature_table, read_features
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.preparation.prepare import prepare
-from ich_mil.data.store import PreparedSet, open_prepared
+from ich_mil.data.store import PreparedSet, joined, open_prepared
 from ich_mil.data.views import Views
 from ich_mil.errors import DataError, named
 from ich_mil.files import digest
@@ -71,7 +70,7 @@ def training_views(runs: Sequence[RunConfig], scans: list[str]) -> Views:
         one, of_table = run.train, run.train.layout == "features"
         paths.append(one.path if of_table else run.out / "features" / "train.safetensors")
         with named(paths[-1]):
-            every = read_feature_csv(paths[-1], one.columns) if of_table else read_features(paths[-1])
+            every = read_feature_table(paths[-1], one.columns) if of_table else read_features(paths[-1])
             features = every.select(scans)
         views.append(replace(features, extras=training_extras(run, scans)))
     return Views.of(views, paths)

@@ -15,7 +15,7 @@ from ich_mil.commands.ensemble import join_runs, joint_splits
 from ich_mil.commands.train import train
 from ich_mil.commands.train_members import train_ensemble
 from ich_mil.config import RunConfig, SplitSettings
-from ich_mil.data.features import read_feature_csv
+from ich_mil.data.features import read_feature_table
 from ich_mil.data.splits import load_splits
 from ich_mil.data.views import Views
 from ich_mil.errors import ConfigError, DataError, ModelError
@@ -78,7 +78,7 @@ def trained(tables):
 
 @pytest.fixture
 def views(tables):
-    return Views.of([read_feature_csv(tables / f"b{k}.csv") for k in range(3)])
+    return Views.of([read_feature_table(tables / f"b{k}.csv") for k in range(3)])
 
 
 def members_of(trained, views):
@@ -145,7 +145,7 @@ def test_the_joint_calibration_is_fitted_to_the_common_validation_scans(trained,
     model = load_model(trained)
     splits = load_splits(trained / "splits.csv")
     held = splits.scan[splits.split == "validation"].tolist()
-    views = Views.of([read_feature_csv(tables / f"a{k}.csv").select(held) for k in range(3)])
+    views = Views.of([read_feature_table(tables / f"a{k}.csv").select(held) for k in range(3)])
     scans, slices = model.logits(views)
     assert scans.shape == (3 * SAMPLES, len(held))
     wanted = Calibration.fit(scans, slices, views.features.labels, rule="max")
@@ -251,7 +251,7 @@ def test_runs_without_common_validation_scans_keep_their_calibrations(apart, tab
     splits = load_splits(apart / "new" / "splits.csv").set_index("scan").split
     # tests of one are training scans of the other
     assert splits.value_counts().to_dict() == {"train": 40}
-    site = read_feature_csv(tables / "b0.csv")
+    site = read_feature_table(tables / "b0.csv")
     views = Views.of([site, site])
     means = [load_model(apart / f"run{k}").predict(Views.of([site])).scan_mean for k in range(2)]
     torch.testing.assert_close(model.predict(views).scan_mean, sum(means) / 2, rtol=1e-12, atol=0)

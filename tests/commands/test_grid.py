@@ -11,7 +11,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from ich_mil.commands import grid as module
 from ich_mil.config import read_grid
-from ich_mil.data.features import read_feature_csv
+from ich_mil.data.features import read_feature_table
 from ich_mil.errors import ConfigError
 from ich_mil.files import alone, write_csv
 from ich_mil.gp.bags import Bags
@@ -60,7 +60,7 @@ def test_the_table_is_that_of_single_fits_and_a_killed_grid_completes_it(place, 
     keys = ["n_inducing", "beta", "seed", "fold"]
     assert len(table) == len(table[keys].drop_duplicates()) == 2 * 3 * 4
     assert "held_scan_auc" in capsys.readouterr().out
-    features, other = (read_feature_csv(place / f"{name}.csv") for name in ("train", "other"))
+    features, other = (read_feature_table(place / f"{name}.csv") for name in ("train", "other"))
     splits = StratifiedKFold(3, shuffle=True, random_state=5).split(features.scans, features.labels)
     train, held = list(splits)[1]
     part, out = (features.select([features.scans[b] for b in chosen]) for chosen in (train, held))
@@ -129,7 +129,7 @@ def test_with_folds_0_it_trains_on_everything(place, words):
     table = pd.read_csv(place / "out" / "grid.csv")
     assert len(table) == 4
     assert not [name for name in table if name.startswith("held_")]
-    features, other = (read_feature_csv(place / f"{name}.csv") for name in ("train", "other"))
+    features, other = (read_feature_table(place / f"{name}.csv") for name in ("train", "other"))
     model, _ = fitted(features, n_inducing=6, beta=1.0, seed=1)
     scans = [
         float(z.max())

@@ -11,7 +11,7 @@ import torch
 
 from ich_mil.commands import recalibrate
 from ich_mil.commands.validate import Site
-from ich_mil.data.features import read_feature_csv
+from ich_mil.data.features import read_feature_table
 from ich_mil.data.views import Views
 from ich_mil.evaluate.baselines import CNN_SIGMOID
 from ich_mil.evaluate.deployment.recalibration import cross_fitted, fit_intercept, refitted_differences
@@ -59,7 +59,7 @@ def measured(place, model, out, row="Gaussian-process head"):
 @pytest.fixture
 def logits(place):
     """Model, site, and the sampled logits of the site's scans."""
-    model, site = load_model(place / "run"), read_feature_csv(place / "site.csv")
+    model, site = load_model(place / "run"), read_feature_table(place / "site.csv")
     return model, site, model.logits(Views.of([site]))[0]
 
 
@@ -123,7 +123,7 @@ def test_other_scans_of_the_site_get_better_probabilities_and_its_own_are_refuse
 
 
 def test_the_sigmoid_of_the_cnn_is_fitted_to_the_same_scans(place, tmp_path):
-    site = read_feature_csv(place / "site.csv")
+    site = read_feature_table(place / "site.csv")
     own, new = (json.loads((place / name / CNN_SIGMOID).read_text()) for name in ("run", "ours"))
     assert new["slope"] == own["slope"]
     p = site.cnn_scan.double().numpy()
@@ -155,7 +155,7 @@ def test_the_summary_shows_intercepts_and_changes():
 
 
 def test_no_scan_of_a_patient_of_the_site_is_held_out(place, tmp_path):
-    site = read_feature_csv(place / "site.csv")
+    site = read_feature_table(place / "site.csv")
     one = site.table.iloc[0]
     copytree(place / "run", tmp_path / "run")
     rows = [

@@ -15,7 +15,7 @@ import ich_mil
 from ich_mil.commands import train as module
 from ich_mil.commands.train import train
 from ich_mil.config import RunConfig, SplitSettings, read_config
-from ich_mil.data.features import read_feature_csv
+from ich_mil.data.features import read_feature_table
 from ich_mil.data.splits import draw_splits, load_splits
 from ich_mil.data.store import open_prepared
 from ich_mil.encoders.attention_cnn import AttentionCnn
@@ -132,7 +132,7 @@ def test_the_external_set_is_prepared_once(config, sites, tmp_path, monkeypatch)
         lambda one, name, *a, **k: (names.append(name), prepare_set(one, name, *a, **k))[1],
     )
     write_features(tmp_path / "f.csv", 8, 0)
-    features = read_feature_csv(tmp_path / "f.csv")
+    features = read_feature_table(tmp_path / "f.csv")
     monkeypatch.setattr(module, "_cnn_features", lambda *_: features)
     monkeypatch.setattr(module, "fit_head", lambda *_: None)
     external = train(apart, resume=False)
@@ -291,7 +291,7 @@ def test_the_cnn_is_calibrated_on_the_scans_that_calibrate_the_head(of_table, tm
     train(run, resume=False)
     splits = load_splits(run.out / "splits.csv")
     held = splits.scan[splits.split == ("validation" if validation else "train")].tolist()
-    known = read_feature_csv(path).select(held)
+    known = read_feature_table(path).select(held)
     slope, intercept, _ = platt(torch.logit(known.cnn_scan.double()), known.labels)
     assert CnnSigmoid.load(run.out / CNN_SIGMOID) == CnnSigmoid(slope, intercept)
 
@@ -309,7 +309,7 @@ def test_the_head_is_written_after_its_other_files(of_table):
 @pytest.mark.parametrize("validation", [0.3, 0.0])
 def test_a_held_out_slice_far_from_training_is_reported_with_file_and_scan(of_table, tmp_path, validation):
     path = tmp_path / "f.csv"
-    splits = draw_splits(read_feature_csv(path).table, validation=validation, test=0.0, seed=of_table.seed)
+    splits = draw_splits(read_feature_table(path).table, validation=validation, test=0.0, seed=of_table.seed)
     scan = splits.scan[splits.split == ("validation" if validation else "train")].iloc[-1]
     table = pd.read_csv(path)
     table.loc[table.index[table.bag_name == scan][1], "feature_2"] = 1e9

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ich_mil.commands.validate import external_set, score_rows
-from ich_mil.data.features import read_feature_csv
+from ich_mil.data.features import read_feature_table
 from ich_mil.data.splits import COLUMNS, write_splits
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid, position_score
 from tests.feature_table import write_features
@@ -31,7 +31,7 @@ def model(tmp_path):
 @pytest.fixture
 def features(tmp_path):
     write_features(tmp_path / "f.csv", 6, 0)
-    found = read_feature_csv(str(tmp_path / "f.csv"))
+    found = read_feature_table(str(tmp_path / "f.csv"))
     generator = torch.Generator().manual_seed(0)
     names = (*CNN, "positions")
     return replace(

@@ -5,8 +5,8 @@ import shutil
 import pandas as pd
 import pytest
 
-from ich_mil.data.duplicates import content_of, one_patient
 from ich_mil.data.preparation.prepare import prepare
+from ich_mil.data.splits import content_of, one_patient
 from ich_mil.ledger import Code
 from tests import phantoms
 

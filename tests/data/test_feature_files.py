@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from ich_mil.data.feature_files import contents
-from ich_mil.data.features import FeatureSet, read_feature_csv
+from ich_mil.data.features import FeatureSet, read_feature_table
 from ich_mil.errors import DataError
 from tests.feature_table import write_features
 
@@ -71,7 +71,7 @@ SUFFIXES = ("npz", "h5", "pt", "safetensors")
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_arrays_are_the_bags_of_the_table(tmp_path, table, suffix):
     path = write(tmp_path / f"f.{suffix}", arrays_of(table))
-    same(read_feature_csv(path), read_feature_csv(tmp_path / "t.csv"))
+    same(read_feature_table(path), read_feature_table(tmp_path / "t.csv"))
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -81,9 +81,9 @@ def test_columns_are_named_by_option_and_bags_by_offsets(tmp_path, table, suffix
     arrays["y"] = arrays.pop("bag_label")
     path = write(tmp_path / f"f.{suffix}", arrays)
     with pytest.raises(DataError, match=rf"f\.{suffix}: features, bag_label is missing, found .*X"):
-        read_feature_csv(path)
-    found = read_feature_csv(path, {"features": "X", "bag_label": "y"})
-    same(found, read_feature_csv(tmp_path / "t.csv"))
+        read_feature_table(path)
+    found = read_feature_table(path, {"features": "X", "bag_label": "y"})
+    same(found, read_feature_table(tmp_path / "t.csv"))
 
 
 def test_parquet_and_csv_with_other_names(tmp_path, table):
@@ -93,11 +93,11 @@ def test_parquet_and_csv_with_other_names(tmp_path, table):
     other = other.rename(columns=lambda name: name.replace("feature_", "dim"))
     other.assign(y=other.y == 1).to_parquet(tmp_path / "f.parquet")
     other.to_csv(tmp_path / "f.csv", index=False)
-    wanted = read_feature_csv(tmp_path / "t.csv")
+    wanted = read_feature_table(tmp_path / "t.csv")
     for name in ("f.parquet", "f.csv"):
-        same(read_feature_csv(tmp_path / name, columns), wanted)
+        same(read_feature_table(tmp_path / name, columns), wanted)
         with pytest.raises(DataError, match=rf"{name}: .*feature_0.* missing"):
-            read_feature_csv(tmp_path / name)
+            read_feature_table(tmp_path / name)
 
 
 @pytest.mark.parametrize("suffix", [*SUFFIXES, "npy"])
@@ -114,8 +114,8 @@ def test_a_folder_with_a_file_for_each_bag(tmp_path, table, suffix):
             write(folder / f"{bag}.{suffix}", {"features": x, "coords": np.zeros((len(x), 2))})
     labels = table.groupby("bag_name").bag_label.first()
     labels.rename_axis("scan").rename("label").to_csv(folder / "labels.csv")
-    wanted = read_feature_csv(tmp_path / "t.csv")
-    found = read_feature_csv(folder)
+    wanted = read_feature_table(tmp_path / "t.csv")
+    found = read_feature_table(folder)
     torch.testing.assert_close(found.x, wanted.x, rtol=1e-6, atol=0)
     assert (found.scans, found.slice_names) == (wanted.scans, wanted.slice_names)
     assert torch.equal(found.labels, wanted.labels)
@@ -123,7 +123,7 @@ def test_a_folder_with_a_file_for_each_bag(tmp_path, table, suffix):
     (folder / f"0.{suffix}").unlink()
     assert contents(folder) != before
     with pytest.raises(DataError, match=r"bags: .* lacks a file for 0"):
-        read_feature_csv(folder)
+        read_feature_table(folder)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_a_folder_with_a_file_for_each_bag(tmp_path, table, suffix):
 )
 def test_arrays_that_cannot_be_used(tmp_path, table, changes, message):
     with pytest.raises(DataError, match=rf"f\.npz: .*{message}"):
-        read_feature_csv(write(tmp_path / "f.npz", arrays_of(table) | changes))
+        read_feature_table(write(tmp_path / "f.npz", arrays_of(table) | changes))
 
 
 class Payload:
@@ -157,7 +157,7 @@ def test_damaged_and_foreign_files(tmp_path, name):
         pytest.importorskip(package)
     (tmp_path / name).write_bytes(b"nonsense" * 20)
     with pytest.raises(DataError, match=rf"{name}: (cannot be read|is no feature file)"):
-        read_feature_csv(tmp_path / name)
+        read_feature_table(tmp_path / name)
 
 
 def test_nothing_is_unpickled(tmp_path, table, capsys):
@@ -165,7 +165,7 @@ def test_nothing_is_unpickled(tmp_path, table, capsys):
     np.savez(tmp_path / "f.npz", **arrays_of(table) | {"bag_label": np.array([Payload()])})
     for name in ("f.pt", "f.npz"):
         with pytest.raises(DataError, match=f"{name}: cannot be read"):
-            read_feature_csv(tmp_path / name)
+            read_feature_table(tmp_path / name)
     assert capsys.readouterr().out == ""
 
 
@@ -174,4 +174,4 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch, package, name):
     (tmp_path / name).touch()
     monkeypatch.setattr("ich_mil.data.feature_files.find_spec", lambda one: None)
     with pytest.raises(DataError, match=rf"{name}: reading it needs the package {package}: pip install"):
-        read_feature_csv(tmp_path / name)
+        read_feature_table(tmp_path / name)

@@ -9,7 +9,7 @@ from ich_mil.data.features import (
     UNKNOWN,
     FeatureSet,
     made_from,
-    read_feature_csv,
+    read_feature_table,
     read_features,
     write_features,
 )
@@ -89,7 +89,7 @@ HEADER = "feature_1,feature_0,bag_label,instance_name,bag_name,instance_label\n"
 
 def read(path, text):
     path.write_text(text)
-    return read_feature_csv(path)
+    return read_feature_table(path)
 
 
 def test_a_public_table_is_grouped_by_scan(tmp_path):

@@ -3,7 +3,6 @@
 import pandas as pd
 import pytest
 
-from ich_mil.data.duplicates import one_patient
 from ich_mil.data.splits import (
     check_current,
     check_unseen,
@@ -11,6 +10,7 @@ from ich_mil.data.splits import (
     keys_of,
     learned_from,
     load_splits,
+    one_patient,
     read_splits,
     write_splits,
 )

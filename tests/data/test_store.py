@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 
-from ich_mil.data.duplicates import content_of
+from ich_mil.data.splits import content_of
 from ich_mil.data.store import COLUMNS, FORMAT, open_prepared, scan_file
 from ich_mil.errors import DataError
 from ich_mil.files import digest

@@ -10,7 +10,7 @@ import pytest
 import scipy.optimize
 import torch
 
-from ich_mil.data.features import read_feature_csv
+from ich_mil.data.features import read_feature_table
 from ich_mil.errors import DataError
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import Job, fit, fit_many
@@ -293,7 +293,7 @@ def test_a_share_is_scans_with_their_own_places_and_labels():
 
 
 def real_fits(file: Path) -> dict[str, Posterior]:
-    data = read_feature_csv(file)
+    data = read_feature_table(file)
     bags = (data.x, data.offsets, data.labels)
     learn = HeadSettings(learn="kernel", outer=2, sweeps=5, lengthscale_squared=8.0)
     found = {"kernel": posterior(*fit(Bags(*bags), learn))}

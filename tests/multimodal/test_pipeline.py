@@ -16,7 +16,7 @@ from ich_mil.commands.report import validate_and_report
 from ich_mil.commands.train import train
 from ich_mil.commands.train_members import train_ensemble
 from ich_mil.config import RunConfig, read_config
-from ich_mil.data.features import FeatureSet, read_feature_csv
+from ich_mil.data.features import FeatureSet, read_feature_table
 from ich_mil.data.views import Views
 from ich_mil.errors import DataError, ModelError
 from ich_mil.files import write_text
@@ -78,7 +78,7 @@ def run(config: RunConfig) -> Path:
 def features(config: RunConfig) -> FeatureSet:
     """The external set with its extras."""
     assert config.external is not None
-    bare = read_feature_csv(config.external.path)
+    bare = read_feature_table(config.external.path)
     return replace(bare, extras=config.external.extras.read(bare.scans))
 
 

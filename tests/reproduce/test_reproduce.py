@@ -9,7 +9,7 @@ import yaml
 from sklearn.metrics import log_loss, roc_auc_score
 
 from ich_mil import cli
-from ich_mil.data.features import read_feature_csv
+from ich_mil.data.features import read_feature_table
 from ich_mil.data.preparation.prepare import prepare
 from ich_mil.errors import ConfigError
 from ich_mil.gp.bags import Bags
@@ -103,7 +103,7 @@ def test_the_table_holds_every_model_on_every_set(config, done):
 
 
 def test_numbers_of_the_table_are_those_of_the_estimator(config, done, place):
-    learn, others = (read_feature_csv(place / name) for name in ("train.csv", "other.csv"))
+    learn, others = (read_feature_table(place / name) for name in ("train.csv", "other.csv"))
     every, losses = [], []
     for seed in config.seeds:
         head = Head(density="gamma", sweeps=4, n_inducing=8, seed=seed)
@@ -127,7 +127,7 @@ def test_numbers_of_the_table_are_those_of_the_estimator(config, done, place):
 
 
 def test_held_out_folds_are_put_together_by_scan(config, done, place):
-    bags = read_feature_csv(place / "train.csv")
+    bags = read_feature_table(place / "train.csv")
     labels, every = dict(zip(bags.scans, bags.labels.tolist(), strict=True)), []
     for seed in config.seeds:
         scores = {}

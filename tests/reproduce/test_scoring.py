@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ich_mil.data.features import read_feature_csv
+from ich_mil.data.features import read_feature_table
 from ich_mil.errors import DataError
 from ich_mil.evaluate.baselines import position_score
 from ich_mil.evaluate.scores import Scores
@@ -35,7 +35,7 @@ def task(tmp_path_factory):
     folder, parts = tmp_path_factory.mktemp("scoring"), []
     for seed, n_scans in enumerate((41, 15, 9)):
         write_features(folder / "f.csv", n_scans, seed)
-        one = read_feature_csv(folder / "f.csv")
+        one = read_feature_table(folder / "f.csv")
         generator = torch.Generator().manual_seed(seed)
         numbers = {
             name: torch.rand(getattr(one, name).shape, generator=generator)

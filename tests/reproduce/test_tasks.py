@@ -9,7 +9,7 @@ import yaml
 from sklearn.datasets import load_digits
 
 from ich_mil.commands.validate import MeasuredSet
-from ich_mil.data.features import read_feature_csv
+from ich_mil.data.features import read_feature_table
 from ich_mil.data.splits import draw_splits, load_splits
 from ich_mil.data.views import Views
 from ich_mil.errors import ConfigError, DataError
@@ -37,7 +37,7 @@ def read(place, **changes):
 def test_folds_are_those_of_the_seed_and_keep_patients_together(place):
     name_patients(place / "train.csv", lambda b: f"p{b // 4}{b % 2}")
     one, config = read(place, folds=3, seeds=[4, 5])
-    bags = read_feature_csv(place / "train.csv")
+    bags = read_feature_table(place / "train.csv")
     tasks = list(tasks_of(one, config))
     assert [(task.seed, task.fold) for task in tasks] == [(s, f) for s in (4, 5) for f in (0, 1, 2, -1)]
     for task in tasks:
@@ -88,7 +88,7 @@ def test_bags_of_each_kind(place, monkeypatch):
     roots = []
     monkeypatch.setattr(module, "read_mnist", lambda root: roots.append(root) or (images[::-1], digits[::-1]))
     for kind, root, wanted in (
-        ("features", "train.csv", read_feature_csv(place / "train.csv")),
+        ("features", "train.csv", read_feature_table(place / "train.csv")),
         ("musk", "musk.npz", read_musk(place / "musk.npz")),
         ("digits", "", digit_bags(images, digits, seed=5)),
         ("mnist", "idx", digit_bags(images[::-1], digits[::-1], seed=5)),
@@ -125,7 +125,7 @@ def scans(monkeypatch):
 
 
 def test_each_network_has_a_folder_a_seed_a_width_and_the_split_of_all(place, scans, monkeypatch):
-    features = read_feature_csv(place / "train.csv")
+    features = read_feature_table(place / "train.csv")
     learn, watch, test = (features.select(features.scans[i::3]) for i in range(3))
     parts = {"train": learn, "validation": watch, "test": test}
     sets = {
@@ -136,7 +136,7 @@ def test_each_network_has_a_folder_a_seed_a_width_and_the_split_of_all(place, sc
         "external",
         "",
         place / "other.csv",
-        Views.of([read_feature_csv(place / "other.csv")]),
+        Views.of([read_feature_table(place / "other.csv")]),
         SimpleNamespace(ledger="ledger"),
     )
     trained = []

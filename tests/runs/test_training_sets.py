@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from ich_mil.config import RunConfig
-from ich_mil.data.features import read_feature_csv
+from ich_mil.data.features import read_feature_table
 from ich_mil.errors import DataError
 from ich_mil.gp.head import Head
 from ich_mil.gp.settings import HeadSettings
@@ -104,7 +104,7 @@ def test_sets_learned_from_are_named_with_their_scans_and_scans_unseen_by_the_ne
 
 def test_scans_of_a_feature_table_are_used_slice_by_slice_likewise(config, tmp_path):
     write_features(tmp_path / "f.csv", 6, 0)
-    features = read_feature_csv(tmp_path / "f.csv")
+    features = read_feature_table(tmp_path / "f.csv")
     run = replace(config, train=SetSettings("features", "f.csv", slice_labels=True), also=[])
     assert in_slices(run, features) == {*features.scans}
     labels = features.slice_labels.clone()
@@ -114,7 +114,7 @@ def test_scans_of_a_feature_table_are_used_slice_by_slice_likewise(config, tmp_p
 
 def test_beside_single_slices_whole_scans_are_measured_where_they_have_both_labels(config, tmp_path):
     write_features(tmp_path / "f.csv", 6, 0)
-    features = read_feature_csv(tmp_path / "f.csv")
+    features = read_feature_table(tmp_path / "f.csv")
     mixed = features.as_slices(features.scans[4:])
     assert whole_scans(mixed, mixed.scans, config) == mixed.scans  # no set of single slices: all are scans
     beside = replace(config, also=[SetSettings("slices", "b")])
@@ -129,7 +129,7 @@ def test_a_head_is_calibrated_on_whole_scans_or_where_they_are_few_on_folds(
 ):
     monkeypatch.setattr(module, "LEAST_WATCHED", least)
     write_features(tmp_path / "f.csv", 8, 0)
-    features = read_feature_csv(tmp_path / "f.csv")
+    features = read_feature_table(tmp_path / "f.csv")
     mixed = features.as_slices(features.scans[5:])
     split = ["train"] * 2 + ["validation"] * 3 + ["validation"] * (mixed.n_scans - 5)
     splits = pd.DataFrame({"scan": mixed.scans, "split": split})
@@ -149,7 +149,7 @@ def test_sets_that_networks_are_not_trained_on_are_for_heads_alone(config, table
 
 def test_single_slices_do_not_calibrate_beside_scans(tmp_path):
     write_features(tmp_path / "f.csv", 40, 0)
-    features = read_feature_csv(tmp_path / "f.csv")
+    features = read_feature_table(tmp_path / "f.csv")
     learn = features.as_slices(features.scans[20:])
     settings = HeadSettings(n_inducing=6, sweeps=3)
     mixed = fit_to(learn, None, settings, mixed=True).model_.calibration

@@ -31,6 +31,12 @@ class Series(NamedTuple):
     path: str
 
 
+Scans = Iterable[tuple[str, Sequence[Source]]]
+"""Scan ids, each with its usable slices."""
+Refused = Iterable[LedgerEntry]
+"""A ledger line for each file that is not a usable slice."""
+
+
 class Collection(ABC):
     """DICOM files below a root folder, and their labels.
 
@@ -72,33 +78,17 @@ class Collection(ABC):
         return ""
 
     @abstractmethod
-    def check(
-        self,
-        scans: Iterable[tuple[str, Sequence[Source]]],
-        refused: Iterable[LedgerEntry] = (),
-        series: Iterable[Series] = (),
-    ) -> None:
-        """Compare the labels with the scans that were found.
-
-        Args:
-            scans: scan ids, each with its usable slices.
-            refused: a ledger line for each file that is not a usable slice.
-            series: the series of all scans.
-
-        Raises:
-            DataError: labels that do not fit the scans.
-        """
+    def check(self, scans: Scans, refused: Refused = (), series: Iterable[Series] = ()) -> None:
+        """Compare the labels with the scans and their series. `DataError`: labels that do not fit."""
 
     def leave_out(self, scans: Mapping[str, str], reading: str) -> None:
         """Leave scans without a label out of the set, and print what was read of the labels.
 
-        Args:
-            scans: scan id -> path of one of its files, for the ledger.
-            reading: what was understood of the table of labels.
+        `scans` maps scan ids to the path of one of their files, `reading` is the reading of the table.
         """
         self.left_out = {*scans}
         detail = "it has no label and takes no part"
-        self.entries += [LedgerEntry(scan, place, Code.NO_LABEL, detail) for scan, place in scans.items()]
+        self.entries += [LedgerEntry(scan, path, Code.NO_LABEL, detail) for scan, path in scans.items()]
         say(f"{reading}{unlabelled(len(scans))}")
 
     def check_twins(self, scan: str, other: str) -> None:  # noqa: B027 - most layouts accept any
@@ -114,8 +104,7 @@ def every_file(folder: Path, root: Path) -> Iterator[str]:
     """
     closed: list[str] = []
     seen: set[tuple[int, int]] = set()
-    prefix = os.path.join(folder.relative_to(root), "") if folder != root else ""  # noqa: PTH118
-    skipped = len(os.path.join(folder, ""))  # noqa: PTH118
+    skipped = len(str(root).rstrip("/")) + 1
 
     def keep(error: OSError) -> None:
         if str(error.filename) == str(root):
@@ -123,13 +112,13 @@ def every_file(folder: Path, root: Path) -> Iterator[str]:
             raise DataError(f"{root}: cannot be listed ({reason}); make the folder readable") from error
         closed.append(str(error.filename))
 
-    for place, folders, names in os.walk(folder, onerror=keep, followlinks=True):
+    for parent, folders, names in os.walk(folder, onerror=keep, followlinks=True):
         folders.sort()
-        status = os.stat(place)  # noqa: PTH116
+        status = os.stat(parent)  # noqa: PTH116
         if (status.st_dev, status.st_ino) in seen:  # a link to a folder above
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
-        start = prefix + os.path.join(place, "")[skipped:]  # noqa: PTH118
+        start = os.path.join(parent, "")[skipped:]  # noqa: PTH118
         yield from (start + name for name in sorted(names))
-    yield from (prefix + place[skipped:] for place in closed)
+    yield from (path[skipped:] for path in closed)

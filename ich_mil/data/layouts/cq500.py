@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 import pandas as pd
 
 from ich_mil.data.labels import binary, name_some, read_label_csv
-from ich_mil.data.layouts.collection import Collection, Series, Source, every_file
+from ich_mil.data.layouts.collection import Collection, Refused, Scans, Series, Source, every_file
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code, LedgerEntry
 
@@ -84,12 +84,7 @@ class Cq500Collection(Collection):
         """1 if at least two of the three readers saw a hemorrhage, else 0."""
         return self.labels[scan]
 
-    def check(
-        self,
-        scans: Iterable[tuple[str, Sequence[Source]]],
-        refused: Iterable[LedgerEntry] = (),
-        series: Iterable[Series] = (),
-    ) -> None:
+    def check(self, scans: Scans, refused: Refused = (), series: Iterable[Series] = ()) -> None:
         """Require a row for every scan. A row without a scan gets a ledger line (a partial download)."""
         found = {scan for scan, _ in scans}
         if missing := sorted(found - set(self.labels)):

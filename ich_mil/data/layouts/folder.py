@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.data.layouts.collection import Collection, Series, Source, every_file
+from ich_mil.data.layouts.collection import Collection, Refused, Scans, Series, Source, every_file
 from ich_mil.data.preparation.identifying_texts import accession_number
 from ich_mil.data.scan_labels import LABELS, find_labels, read_scan_labels
 from ich_mil.data.scan_names import ScanNames, folder_names, folder_of
-from ich_mil.ledger import LedgerEntry
 
 
 class FolderCollection(Collection):
@@ -32,12 +31,7 @@ class FolderCollection(Collection):
         """Label from the row that names the study; known after `check`."""
         return self.labels.get(scan, UNKNOWN)
 
-    def check(
-        self,
-        scans: Iterable[tuple[str, Sequence[Source]]],
-        refused: Iterable[LedgerEntry] = (),
-        series: Iterable[Series] = (),
-    ) -> None:
+    def check(self, scans: Scans, refused: Refused = (), series: Iterable[Series] = ()) -> None:
         """Require that each labelled row fits one study, and leave out studies without a label."""
         if self.table is None:
             return

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from ich_mil.data.labels import UNKNOWN, binary, name_some, read_label_csv
-from ich_mil.data.layouts.collection import Collection, Series, Source, every_file
+from ich_mil.data.layouts.collection import Collection, Refused, Scans, Series, Source, every_file
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code, LedgerEntry
 
@@ -66,12 +66,7 @@ class RsnaCollection(Collection):
         """Label from the row `<sop>_any`."""
         return self.labels.get(sop, UNKNOWN)
 
-    def check(
-        self,
-        scans: Iterable[tuple[str, Sequence[Source]]],
-        refused: Iterable[LedgerEntry] = (),
-        series: Iterable[Series] = (),
-    ) -> None:
+    def check(self, scans: Scans, refused: Refused = (), series: Iterable[Series] = ()) -> None:
         """Require a label for every image. Labels without an image get a ledger line (partial downloads)."""
         found = {source.sop: None for _, sources in scans for source in sources}  # a set in order
         if missing := [sop for sop in found if sop not in self.labels]:

@@ -14,7 +14,6 @@ Legend: `H, W` pixels.
 
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import NoReturn
 
 import numpy as np
 from PIL import Image
@@ -34,10 +33,8 @@ BONE = 1000
 """HU for pixels above the window (dense bone), or the upper end of the window if that is higher."""
 AIR = -1000
 """HU for air around the head (DICOM PS3.3 C.11.1.1.2), or the lower end of the window if that is lower."""
-WHITE = 254
-"""Smallest grey value that counts as above the window."""
-BLACK = 3
-"""Largest grey value that counts as below the window."""
+WHITE, BLACK = 254, 3
+"""Smallest grey value that counts as above the window, and largest that counts as below it."""
 MODES = ("L", "P", "RGB")
 """Pillow modes that can hold 8-bit greyscale."""
 
@@ -61,7 +58,6 @@ def picture_headers(path: Path) -> tuple[SliceHeader]:
     """Header of one picture; the stem of the file name is used for every UID. `DataError`: unusable file."""
     with _opened(path) as image:
         columns, rows = image.size
-    pixels = StoredPixels("", 0, 1, 8, 8, False, 1.0, 0.0, None)
     header = SliceHeader(
         path=str(path),
         frame=0,
@@ -81,7 +77,7 @@ def picture_headers(path: Path) -> tuple[SliceHeader]:
         kernel="",
         body_part="",
         contrast=False,
-        pixels=pixels,
+        pixels=StoredPixels("", 0, 1, 8, 8, False, 1.0, 0.0, None),
         notes=(),
     )
     return (header,)
@@ -98,7 +94,7 @@ def read_picture(path: Path, *, window: Window) -> np.ndarray:
         try:
             colours = np.asarray(image if image.mode == "L" else image.convert("RGB"))
         except Exception as error:  # decoders raise exceptions of many classes
-            _unreadable(path, error)
+            raise _unreadable(path, error) from error
     if colours.ndim == 3 and (colours != colours[..., :1]).any():
         raise DataError(f"{path}: is a colour picture; save it as 8-bit grey")
     hu = hu_of_grey(colours if colours.ndim == 2 else colours[..., 0], window=window)
@@ -127,14 +123,12 @@ def _opened(path: Path) -> Image.Image:
     try:
         image = Image.open(path, formats=("PNG", "JPEG"))
     except Exception as error:  # Pillow has no common exception class for damaged files
-        _unreadable(path, error)
+        raise _unreadable(path, error) from error
     if image.mode not in MODES:
         image.close()
         raise DataError(f"{path}: is a picture of mode {image.mode}; save it as 8-bit grey (mode L)")
     return image
 
 
-def _unreadable(path: Path, error: Exception) -> NoReturn:
-    raise DataError(
-        f"{path}: cannot be read as PNG or JPEG ({error}); replace it, or remove it and its row"
-    ) from error
+def _unreadable(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path}: cannot be read as PNG or JPEG ({error}); replace it, or remove it and its row")

@@ -17,7 +17,7 @@ from unicodedata import normalize
 import numpy as np
 
 from ich_mil.data.labels import name_some
-from ich_mil.data.layouts.collection import Collection, Series, Source, every_file
+from ich_mil.data.layouts.collection import Collection, Refused, Scans, Series, Source, every_file
 from ich_mil.data.layouts.slice_pictures import Window, is_picture, read_picture
 from ich_mil.data.preparation.record import ScanRecord
 from ich_mil.data.preparation.scan import ScanTask, slice_row, write_scan
@@ -71,12 +71,7 @@ class SliceCollection(Collection):
         """Patient key from the column `patient`; '' without that column."""
         return self.patients.get(scan, "")
 
-    def check(
-        self,
-        scans: Iterable[tuple[str, Sequence[Source]]],
-        refused: Iterable[LedgerEntry] = (),
-        series: Iterable[Series] = (),
-    ) -> None:
+    def check(self, scans: Scans, refused: Refused = (), series: Iterable[Series] = ()) -> None:
         """Require a file for each labelled row, and a window exactly for pictures.
 
         A slice without a label is left out. A DICOM file that has a row but cannot be used gets ledger lines,

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 from joblib import Parallel, delayed
 
 from ich_mil.data.layouts.collection import Collection, Series, Source
-from ich_mil.data.preparation.file_headers import FileHeaders, read_files
-from ich_mil.data.preparation.neighbours import Neighbours
+from ich_mil.data.preparation.file_headers import FileHeaders, Shape, may_be_slice, read_files, shape_of
 from ich_mil.dicom.files.header import SEPARATORS, SliceHeader, header_of, header_text
 from ich_mil.errors import DataError, DiskFullError
 from ich_mil.files import digest, escaped
@@ -58,21 +57,14 @@ class IndexedScan(NamedTuple):
 
 
 class HeaderIndex:
-    """Header database of one prepared set. A context manager: on exit, an empty database is removed.
+    """Header database `path` of a collection. A context manager: on exit, an empty database is removed.
 
-    Args:
-        path: the database file.
-        collection: the collection whose files are indexed.
-        layout: layout of the collection. The database of another layout or root is rebuilt.
-        leave_out: a folder to exclude from the collection; it may lie below the root.
-
-    Raises:
-        DataError: the database is damaged, or cannot be written.
+    The database of another `layout` or root is rebuilt. The folder `leave_out` is no part of the collection;
+    it may lie below the root. `DataError`: the database is damaged, or cannot be written.
     """
 
     def __init__(self, path: Path, collection: Collection, *, layout: str, leave_out: Path) -> None:
-        self.path = path
-        self.collection = collection
+        self.path, self.collection = path, collection
         self._about = (FORMAT, layout, escaped(str(collection.root.resolve())))
         self._leave_out = os.path.join(leave_out.resolve(), "")  # noqa: PTH118 - with its last separator
         try:
@@ -110,10 +102,10 @@ class HeaderIndex:
         for scan, group in groupby(rows, key=lambda row: row[0]):
             if scan in self.collection.left_out:
                 continue
-            members = list(group)
-            sources = [Source(os.fsdecode(path), sop) for _, path, sop, _, _ in members]
-            files = sorted({b"%d %d %s" % (size, mtime, path) for _, path, _, size, mtime in members})
-            yield IndexedScan(scan, sources, digest(*files))
+            _, paths, sops, sizes, times = zip(*group, strict=True)
+            sources = [Source(os.fsdecode(path), sop) for path, sop in zip(paths, sops, strict=True)]
+            files = {b"%d %d %s" % file for file in zip(sizes, times, paths, strict=True)}
+            yield IndexedScan(scan, sources, digest(*sorted(files)))
 
     def headers(self, scan: str) -> list[SliceHeader]:
         """Headers of one scan, sorted by path and frame; paths are relative to the root."""
@@ -131,21 +123,20 @@ class HeaderIndex:
 
     def changed(self) -> set[str]:
         """Scans with a file that has another size or time than when its header was read."""
-        found = set()
+        changed = set()
         rows = self._database.execute("SELECT scan, path, size, mtime FROM file WHERE code = ''")
         for scan, path, *known in rows:
             with suppress(OSError):  # a file that is gone is in the ledger if it was not read before
                 status = (self.collection.root / os.fsdecode(path)).stat()
                 if known != [status.st_size, status.st_mtime_ns]:
-                    found.add(scan)
-        return found
+                    changed.add(scan)
+        return changed
 
     def refused(self) -> Iterator[LedgerEntry]:
         """Ledger lines for the files that are not usable slices, sorted by path.
 
-        A file that may be a slice but names no study is assigned to the only scan in the nearest folder that
-        has scans. A file without any sign of DICOM may be a slice if its name is like the names of the slices
-        near it.
+        A file that may be a slice but names no study belongs to the only scan in the nearest folder that has
+        scans. A file without any sign of DICOM may be a slice if its name is like those of slices near it.
         """
         rows = self._database.execute(
             "SELECT scan, path, code, detail, is_dicom FROM file WHERE code != '' ORDER BY path"
@@ -155,7 +146,7 @@ class HeaderIndex:
             if not is_dicom and not self.collection.pictures:
                 folder, name = os.path.split(path)
                 near = near_folder(folder)
-                is_lost = near.may_be_slice(os.fsdecode(name))
+                is_lost = may_be_slice(os.fsdecode(name), near)
                 if code == Code.NOT_DICOM and near and is_lost:
                     code, detail = Code.UNREADABLE, f"{detail}, but it is named like a slice"
                 elif code != Code.NOT_DICOM and not is_lost:
@@ -181,11 +172,11 @@ class HeaderIndex:
 
     def refused_sources(self) -> dict[str, list[Source]]:
         """Refused files of each scan, needed for scan labels: an unreadable slice may still have a label."""
-        found: dict[str, list[Source]] = defaultdict(list)
+        sources: dict[str, list[Source]] = defaultdict(list)
         rows = self._database.execute("SELECT scan, path, sop FROM file WHERE code != '' AND sop != ''")
         for scan, path, sop in rows:
-            found[scan].append(Source(os.fsdecode(path), sop))
-        return found
+            sources[scan].append(Source(os.fsdecode(path), sop))
+        return sources
 
     def empty_scans(self) -> Iterator[LedgerEntry]:
         """Ledger lines for scans that have files but no usable slice."""
@@ -203,18 +194,18 @@ class HeaderIndex:
         scans = self._nearest(folder, query)
         return scans[0] if len(scans) == 1 else ""
 
-    def _slices_near(self, folder: bytes) -> Neighbours:
-        """Names of the slices in the nearest folder, from `folder` upwards, that has slices."""
+    def _slices_near(self, folder: bytes) -> set[Shape]:
+        """Shapes of the names of the slices in the nearest folder, from `folder` upwards, that has slices."""
         paths = self._nearest(folder, "SELECT DISTINCT path FROM slice WHERE path >= ? AND path < ?")
-        return Neighbours(os.fsdecode(path).rsplit("/", 1)[-1] for path in paths)
+        return {shape_of(os.fsdecode(path).rsplit("/", 1)[-1]) for path in paths}
 
     def _nearest(self, folder: bytes, query: str) -> list[Any]:
         """Values of `query`, with bounds of paths, for the nearest folder from `folder` up that has any."""
         while True:
             first, end = (folder + b"/", folder + b"0") if folder else (b"", b"\xff" * 8)  # 0 comes after /
-            found = [value for (value,) in self._database.execute(query, (first, end))]
-            if found or not folder:
-                return found
+            values = [value for (value,) in self._database.execute(query, (first, end))]
+            if values or not folder:
+                return values
             folder = os.path.dirname(folder)  # noqa: PTH120 - bytes, as the file system has
 
     def _unusable(self, error: Exception) -> DataError:
@@ -260,17 +251,13 @@ class HeaderIndex:
         """Path relative to the root (raw bytes), size and modification time of every file."""
         root = str(self.collection.root.resolve())
         for path in self.collection.files():
-            place = f"{root}{os.sep}{path}"
-            if place.startswith(self._leave_out):
+            whole = f"{root}{os.sep}{path}"
+            if whole.startswith(self._leave_out):
                 continue
-            try:
-                status = os.stat(place)  # noqa: PTH116 - a Path takes longer than the call
-            except OSError:  # a broken link: reported when it is read
-                try:
-                    status = os.lstat(place)
-                except FileNotFoundError:  # gone since it was listed
-                    continue
-            yield os.fsencode(path), status.st_size, status.st_mtime_ns
+            with suppress(FileNotFoundError):  # gone since it was listed
+                # a broken link is reported when it is read; a Path takes longer than the call
+                status = os.stat(whole) if os.path.exists(whole) else os.lstat(whole)  # noqa: PTH110, PTH116
+                yield os.fsencode(path), status.st_size, status.st_mtime_ns
 
     def _chunks(self) -> Iterator[list[str]]:
         """Paths to read, `CHUNK` files at a time."""
@@ -295,15 +282,13 @@ class HeaderIndex:
 
     def _keep(self, chunk: Iterable[FileHeaders]) -> None:
         """Store the results of a chunk of files."""
-        for found in chunk:
-            path, scan = os.fsencode(found.path), self.collection.scan_id(found.path, found.study)
-            orientation = json.dumps(found.orientation, separators=SEPARATORS)
-            refusal = (found.code, escaped(found.detail), found.series, orientation, found.is_dicom)
+        for file in chunk:
+            path, scan = os.fsencode(file.path), self.collection.scan_id(file.path, file.study)
+            orientation = json.dumps(file.orientation, separators=SEPARATORS)
+            refusal = (file.code, escaped(file.detail), file.series, orientation, file.is_dicom)
             self._database.execute(
                 "INSERT INTO file SELECT path, size, mtime, ?, ?, ?, ?, ?, ?, ? FROM found WHERE path = ?",
-                (scan, found.sop, *refusal, path),
+                (scan, file.sop, *refusal, path),
             )
-            self._database.executemany(
-                "INSERT INTO slice VALUES (?, ?, ?, ?, ?)",
-                [(scan, path, one.frame, one.sop_uid, header_text(one)) for one in found.headers],
-            )
+            slices = [(scan, path, head.frame, head.sop_uid, header_text(head)) for head in file.headers]
+            self._database.executemany("INSERT INTO slice VALUES (?, ?, ?, ?, ?)", slices)

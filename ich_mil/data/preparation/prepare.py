@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from joblib import Parallel, delayed
 
-from ich_mil.data.duplicates import content_of
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.layouts.collection import Collection
 from ich_mil.data.layouts.cq500 import Cq500Collection
@@ -26,6 +25,7 @@ from ich_mil.data.layouts.slices import SliceCollection, prepare_slices
 from ich_mil.data.preparation.index import HeaderIndex, IndexedScan
 from ich_mil.data.preparation.record import ScanRecord, read_record, scan_fingerprint, write_record
 from ich_mil.data.preparation.scan import ScanTask, prepare_scans
+from ich_mil.data.splits import content_of
 from ich_mil.data.store import COLUMNS, FORMAT, UNFINISHED, PreparedSet, open_prepared, scan_file
 from ich_mil.dicom.contrast_words import SitePhrases, read_site_phrases
 from ich_mil.dicom.series import AVERAGE_TO_MM
@@ -68,11 +68,13 @@ def prepare(
 ) -> PreparedSet:
     """Prepare every scan below `root` into the folder `out`.
 
+    An earlier result for the same root is completed. A finished set in a read-only folder, as on a cluster, is
+    used without checks.
+
     Args:
         layout: layout of files and labels.
         root: the folder to read.
-        out: the folder to write; an earlier result for the same root is completed. A finished set in a
-            read-only folder, as on a cluster, is used without checks.
+        out: the folder to write.
         jobs: number of parallel workers.
         thickness_mm: thin slices are averaged to about this thickness in mm; 0 leaves them unchanged.
         window: (level, width) in HU of the 8-bit pictures of layout `slices`.
@@ -96,8 +98,8 @@ def prepare(
         say(f"{out}: is read-only; used as it is, without a check of its files")
         return open_prepared(out)
     collection = open_collection(layout, root, window=window)
-    place = out / "index.sqlite"
-    with alone(out, doing="preparing"), HeaderIndex(place, collection, layout=layout, leave_out=out) as index:
+    path = out / "index.sqlite"
+    with alone(out, doing="preparing"), HeaderIndex(path, collection, layout=layout, leave_out=out) as index:
         remove_leftovers(out, out / "scans")
         n_files = index.update(jobs=jobs)
         if next(index.scans(), None) is None:
@@ -112,10 +114,10 @@ def prepare(
         write_json(out / "prepared.json", {**about, "files": files})
     if not totals["slices"]:
         raise DataError(f"{root}: no scan has a usable slice; {out / 'ledger.csv'} says why for each file")
-    told = f"{totals['scans']} scans"
+    scans_made = f"{totals['scans']} scans"
     if totals["labelled"]:
-        told += f" ({totals['positive']} positive of {totals['labelled']} labelled)"
-    say(f"{out}: {told}, {totals['slices']} slices from {n_files} files, {n_new} scans prepared now")
+        scans_made += f" ({totals['positive']} positive of {totals['labelled']} labelled)"
+    say(f"{out}: {scans_made}, {totals['slices']} slices from {n_files} files, {n_new} scans prepared now")
     if codes:
         say("  ledger: " + ", ".join(f"{code} {n}" for code, n in codes.most_common()))
     return open_prepared(out)
@@ -123,11 +125,9 @@ def prepare(
 
 def _check_target(out: Path, about: dict[str, Any]) -> bool:
     """Refuse an output folder with another prepared set. Returns whether `out` holds this set, finished."""
-    root = Path(about["root"])
-    if root.is_relative_to(out.resolve()):  # files of the collection would be taken for files of the set
-        raise DataError(
-            f"{out}: is or holds the folder to read ({root}); choose another folder for the prepared set"
-        )
+    if Path(about["root"]).is_relative_to(out.resolve()):  # its files would be taken for files of the set
+        what = f"is or holds the folder to read ({about['root']})"
+        raise DataError(f"{out}: {what}; choose another folder for the prepared set")
     path = out / "prepared.json"
     if not path.is_file():
         return False
@@ -135,19 +135,12 @@ def _check_target(out: Path, about: dict[str, Any]) -> bool:
         old = {**json.loads(path.read_text(encoding="utf-8"))}
     except (TypeError, ValueError) as error:
         raise DataError(f"{path}: is damaged ({error}); delete it and run the same command again") from error
-    if old.get("format") != FORMAT or not {*about} <= {*old}:
+    if old.get("format") != FORMAT:
         return False  # another version: everything is prepared again
-    if (old["root"], old["layout"]) != (about["root"], about["layout"]):
-        raise DataError(
-            f"{out}: was prepared from {old['root']} ({old['layout']}), not from {about['root']} "
-            f"({about['layout']}); choose another folder for the prepared set"
-        )
-    for name in ("thickness_mm", "window"):
+    for name in ("root", "layout", "thickness_mm", "window"):
         if old.get(name) != about.get(name):
-            raise DataError(
-                f"{out}: was prepared with {name.removesuffix('_mm')} {old[name]}, not {about[name]}; "
-                "choose another folder for the prepared set"
-            )
+            what = f"{name.removesuffix('_mm')} {old.get(name)}, not {about.get(name)}"
+            raise DataError(f"{out}: was prepared with {what}; choose another folder for the prepared set")
     return bool(old.get("files", UNFINISHED) != UNFINISHED)
 
 
@@ -159,13 +152,12 @@ def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: i
     root, out = index.collection.root.absolute(), out.absolute()
     todo = []
     for scan in index.scans():
-        fingerprint = scan_fingerprint(scan.fingerprint, thickness_mm, window, site)
-        record = read_record(out, scan.scan)
-        if (
-            record is None
-            or record.fingerprint != fingerprint
-            or any(entry.code in PASSING for entry in record.entries)
-        ):
+        fingerprint, record = (
+            scan_fingerprint(scan.fingerprint, thickness_mm, window, site),
+            read_record(out, scan.scan),
+        )
+        passing = record is not None and any(entry.code in PASSING for entry in record.entries)
+        if record is None or passing or record.fingerprint != fingerprint:
             todo.append((scan.scan, fingerprint))
     if todo:
         write_json(out / "prepared.json", {**about, "files": UNFINISHED})  # until the tables are written
@@ -227,8 +219,8 @@ def _write_tables(index: HeaderIndex, out: Path) -> tuple[str, Counter[str], Cou
                 ledger.write([LedgerEntry(scan.scan, "", Code.SAME_SLICES, detail)])
             fingerprints.append(record.fingerprint.encode())
             if record.slices:
-                found = {"scans": 1, "slices": len(record.slices)}
-                totals.update(found, labelled=label != UNKNOWN, positive=label == 1)
+                own = {"scans": 1, "slices": len(record.slices)}
+                totals.update(own, labelled=label != UNKNOWN, positive=label == 1)
         ledger.write(collection.entries)
     for path in (out / "scans").glob("*"):
         if path.stem not in kept:

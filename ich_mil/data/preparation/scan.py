@@ -60,14 +60,14 @@ class ScanTask(NamedTuple):
 def prepare_scans(tasks: Sequence[ScanTask]) -> int:
     """Prepare several scans. Returns their number. Each is written in a thread while the next is read."""
     with ThreadPoolExecutor(1) as writer:
-        writing: Future[None] | None = None
+        writing: list[Future[None]] = []
         for task in tasks:
             prepared = _prepare(task)
-            if writing is not None:
-                writing.result()  # limits memory to two scans, and raises the error of a full disk
-            writing = writer.submit(write_scan, task, *prepared)
-        if writing is not None:
-            writing.result()
+            for earlier in writing:
+                earlier.result()  # limits memory to two scans, and raises the error of a full disk
+            writing = [writer.submit(write_scan, task, *prepared)]
+        for last in writing:
+            last.result()
     return len(tasks)
 
 
@@ -107,14 +107,6 @@ class _Slice(NamedTuple):
     entries: list[LedgerEntry]
 
 
-class _UnreadableError(Exception):
-    """A slice whose pixels cannot be read or are refused: its name, and its ledger line."""
-
-    def __init__(self, name: str, entry: LedgerEntry) -> None:
-        super().__init__()
-        self.name, self.entry = name, entry
-
-
 def _prepare(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
     """Record and HU (n, H, W) of a scan, lowest slice first. The HU are None if no slice can be used."""
     entries: list[LedgerEntry] = []
@@ -124,8 +116,8 @@ def _prepare(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
         detail = too_large or f"none of its series ({MOST_TRIED} are tried) shows a head that can be read"
         entries.append(LedgerEntry(task.scan, "", Code.SCAN_EMPTY, detail))
     # With two patients under one study UID, the head of one may be in a series that was not chosen.
-    patients = _patients(series.headers if series else ())
-    patients += [key for key in _patients(task.headers) if key not in patients]
+    chosen = series.headers if series else ()
+    patients = list(dict.fromkeys([*_patients(chosen), *_patients(task.headers)]))
     if len(patients) > 1:
         detail = f"its files are of {len(patients)} patients: {', '.join(patients)}; the first stands for it"
         entries.append(LedgerEntry(task.scan, "", Code.SEVERAL_PATIENTS, detail))
@@ -166,13 +158,12 @@ def _choose_and_read(
         series = rank_series(candidates, task.site)[0]
         groups: list[tuple[SliceHeader, ...]] = [(header,) for header in series.headers]
         if task.thickness_mm:
-            places = average_groups(series, thickness=task.thickness_mm)
-            groups = [tuple(series.headers[i] for i in group) for group in places]
+            averaged = average_groups(series, thickness=task.thickness_mm)
+            groups = [tuple(series.headers[i] for i in group) for group in averaged]
         stack, unreadable = _read(series, groups, task, done)
         if unreadable:
-            entries += [error.entry for error in unreadable]
-            lost = {error.name for error in unreadable}
-            headers = [header for header in headers if slice_name(header) not in lost]
+            entries += unreadable.values()
+            headers = [header for header in headers if slice_name(header) not in unreadable]
             continue
         slices = [done[_names(group)] for group in groups]
         no_head = head_refusal(stack, spacing=series.headers[0].spacing)
@@ -211,7 +202,7 @@ def _choose_and_read(
     # Heights of an earlier ordering would not fit: in a series with two gantry tilts, removing a slice may
     # change the axis along which heights are measured.
     heights = dict(zip(_names(series.headers), series.positions, strict=True))
-    rows = [one.row | {"position_mm": fmean(heights[name] for name in one.row["sources"])} for one in slices]
+    rows = [s.row | {"position_mm": fmean(heights[name] for name in s.row["sources"])} for s in slices]
     return series, stack, rows
 
 
@@ -222,7 +213,7 @@ def _other_pictures(series: Series, root: Path) -> list[LedgerEntry]:
     for header in series.left_out:
         if header.path not in doubles:
             continue
-        used = min(series.headers, key=lambda one: math.dist(one.position, header.position))
+        used = min(series.headers, key=lambda head: math.dist(head.position, header.position))
         try:
             same = np.array_equal(read_slice(header, root=root)[0], read_slice(used, root=root)[0])
         except DicomError:  # unreadable pixels cannot be compared
@@ -235,39 +226,38 @@ def _other_pictures(series: Series, root: Path) -> list[LedgerEntry]:
 
 def _read(
     series: Series, groups: Sequence[tuple[SliceHeader, ...]], task: ScanTask, done: dict[Names, _Slice]
-) -> tuple[np.ndarray, list[_UnreadableError]]:
-    """Read the slice groups of a series into one stack (n, H, W); rows of unreadable groups are undefined.
+) -> tuple[np.ndarray, dict[str, LedgerEntry]]:
+    """Read the slice groups of a series into one stack (n, H, W), and ledger lines of unreadable slices.
 
     Groups in the cache `done` are copied. Afterwards the pictures in `done` are views of this stack.
     """
     first = series.headers[0]
     # One large allocation gets large memory pages; separate allocations take as long as decoding.
     stack = np.empty((len(groups), first.rows, first.columns), dtype=np.int16)
-    unreadable = []
+    unreadable: dict[str, LedgerEntry] = {}
     for picture, group in zip(stack, groups, strict=True):
         names = _names(group)
-        try:
-            old = done.get(names) or _read_group(group, task.root)
-        except _UnreadableError as error:
-            unreadable.append(error)
+        group_slice = done.get(names) or _read_group(group, task.root)
+        if isinstance(group_slice, dict):
+            unreadable |= group_slice
         else:
-            picture[:] = old.picture
-            done[names] = old._replace(picture=picture)
+            picture[:] = group_slice.picture
+            done[names] = group_slice._replace(picture=picture)
     return stack, unreadable
 
 
-def _read_group(group: Sequence[SliceHeader], root: Path) -> _Slice:
-    """Read the slices of a group and average them; a single slice is unchanged."""
+def _read_group(group: Sequence[SliceHeader], root: Path) -> _Slice | dict[str, LedgerEntry]:
+    """Read the slices of a group and average them, or the ledger line by name of an unreadable slice."""
     pictures: list[np.ndarray] = []
     codes: set[Code] = set()
     entries: list[LedgerEntry] = []
-    place = np.mean([header.position for header in group], axis=0)  # (3,)
+    centre = np.mean([header.position for header in group], axis=0)  # (3,)
     for header in group:
         try:
             hu, notes = read_slice(header, root=root)
         except DicomError as error:
-            entry = slice_entry(header, Code(error.code), str(error).removeprefix(f"{root}{os.sep}"))
-            raise _UnreadableError(slice_name(header), entry) from error
+            detail = str(error).removeprefix(f"{root}{os.sep}")
+            return {slice_name(header): slice_entry(header, Code(error.code), detail)}
         for code, detail in [*header.notes, *notes]:
             codes.add(code)
             entries.append(slice_entry(header, code, detail))
@@ -275,18 +265,18 @@ def _read_group(group: Sequence[SliceHeader], root: Path) -> _Slice:
     picture = pictures[0]
     if len(group) > 1:
         codes.add(Code.AVERAGED)
-        moved = [_in_place(hu, header, place) for hu, header in zip(pictures, group, strict=True)]
+        moved = [_aligned(hu, header, centre) for hu, header in zip(pictures, group, strict=True)]
         picture = np.rint(np.sum(moved, axis=0, dtype=np.int32) / len(group)).astype(np.int16)
     return _Slice(picture, slice_row(group, content=picture, codes=codes), entries)
 
 
-def _in_place(hu: np.ndarray, header: SliceHeader, place: np.ndarray) -> np.ndarray:
-    """Shift a slice in its plane by whole pixels, so that its first pixel aligns with `place` (3,), mm.
+def _aligned(hu: np.ndarray, header: SliceHeader, position: np.ndarray) -> np.ndarray:
+    """Shift a slice in its plane by whole pixels, so that its first pixel aligns with `position` (3,), mm.
 
     With a tilted gantry, slices drift in their plane as the couch moves, by 1.6 mm per 5 mm at 20 degrees.
     Without the shift, the pixelwise mean would smear the skull over the brain. Edge pixels are repeated.
     """
-    away = place - header.position
+    away = position - header.position
     down = round(float(away @ header.orientation[3:]) / header.spacing[0])
     across = round(float(away @ header.orientation[:3]) / header.spacing[1])
     if not (down or across):
