@@ -1,7 +1,11 @@
-"""CSV files: no cell is a formula, and every text comes back."""
+"""Files: written whole or not at all, locked folders, CSV cells that are no formulas."""
 
 import csv
+import errno
+import fcntl
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +14,8 @@ import pytest
 import ich_mil
 from ich_mil.data.splits import load_splits, write_splits
 from ich_mil.data.store import PreparedSet
-from ich_mil.files import inert, original, write_csv
+from ich_mil.errors import DataError
+from ich_mil.files import alone, inert, original, whole_file, write_csv, write_text
 from ich_mil.ledger import Code, LedgerEntry, LedgerWriter
 
 FORMULAS = ["=1+1", "+1", "-1+1", "@sum(1)", "\t=1", "\r=1", "\n=1", "\uff1d1+1", "'=1", "''=1"]
@@ -25,6 +30,70 @@ def run_by_a_spreadsheet(path: Path) -> list[str]:
             cell for row in csv.reader(file) for whole in row for cell in re.split(r"[;\t\r\n\"]", whole)
         ]
     return [cell for cell in cells if re.match(r"[=+@\uff1d]|-(?![\d.]+$)", cell)]
+
+
+def test_whole_file_keeps_the_old_file_when_the_writer_fails(tmp_path):
+    path = tmp_path / "a.txt"
+    write_text(path, "old")
+    with pytest.raises(TypeError), whole_file(path) as temporary:
+        temporary.write_text(b"no text")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (OSError(errno.EROFS, "x"), r"file: cannot be written \(Read-only file system\)"),
+        (RuntimeError('Read-only file system (os error 30) at path "/x/.tmpE"'), "file: cannot be written"),
+        (RuntimeError("I/O error: Disk quota exceeded (os error 122)"), "file: the disk is full"),
+    ],
+)
+def test_errors_of_the_disk_name_the_file(tmp_path, error, message):
+    with pytest.raises(DataError, match=message), whole_file(tmp_path / "file"):
+        raise error
+
+
+def test_errors_about_other_files_are_left_alone(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught, whole_file(tmp_path / "copy") as temporary:
+        shutil.copyfile(tmp_path / "absent", temporary)
+    assert caught.value.filename == str(tmp_path / "absent")
+    with pytest.raises(RuntimeError, match="exit code: 28"), whole_file(tmp_path / "file"):
+        raise RuntimeError("a decoder ended with exit code: 28")
+
+
+def test_a_folder_is_locked_once_and_for_one_process(tmp_path):
+    out = tmp_path / "new" / "out"
+    with alone(out, doing="preparing"):
+        (out / "a").touch()
+        with (
+            pytest.raises(DataError, match="out: another process is preparing it"),
+            alone(out, doing="preparing"),
+        ):
+            pytest.fail("it is not held")
+    with alone(out, doing="preparing"):
+        pass
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="cannot be written"), alone(tmp_path / "file" / "a", doing="writing"):
+        pytest.fail("it is not held")
+
+
+def test_after_an_error_empty_folders_are_removed(tmp_path):
+    for name in ("", "kept"):
+        with pytest.raises(ZeroDivisionError), alone(tmp_path / "a" / "b", doing="holding"):
+            1 / (tmp_path / "a" / "b" / name).touch() or 0
+        assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ([name] if name else [])
+        assert (tmp_path / "a").exists() == bool(name)
+
+
+def test_file_system_without_locks(tmp_path, monkeypatch, capsys):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with alone(tmp_path / "out", doing="writing"):
+        (tmp_path / "out" / "a").touch()
+    assert "its file system has no locks" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text", [*FORMULAS, *SPLIT])

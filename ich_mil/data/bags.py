@@ -146,10 +146,9 @@ class Pictures:
         if not self.neighbours:
             return pictures
         bags = bag_index(offsets)  # (N,)
-        places = torch.arange(len(bags))
-        first, last = offsets[:-1][bags], offsets[1:][bags] - 1
+        rows, first, last = torch.arange(len(bags)), offsets[:-1][bags], offsets[1:][bags] - 1
         around = range(-self.neighbours, self.neighbours + 1)
-        shifted = [(places + step).clamp(first, last).to(pictures.device) for step in around]
+        shifted = [(rows + step).clamp(first, last).to(pictures.device) for step in around]
         return torch.cat([pictures[rows] for rows in shifted], 1)
 
     def scan(self, hu: Tensor) -> Tensor:
@@ -177,14 +176,8 @@ class StepSampler(Sampler[list[tuple[int, int]]]):
     of ranks see the same steps. Step sizes differ by at most one scan, and the steps have about equally many
     slices, which keeps peak memory low. All ranks have the same number of steps, and none is empty.
 
-    Args:
-        sizes: (B,) number of slices of each scan.
-        bags: scans per step, over all ranks together.
-        seed: seed of the order.
-        ranks: the ranks that share the scans of a step.
-
-    Raises:
-        ValueError: a step would have fewer scans than there are ranks.
+    `sizes` (B,) are the numbers of slices, `bags` the scans per step over all ranks. `ValueError`: a step
+    would have fewer scans than there are ranks.
     """
 
     def __init__(self, sizes: Tensor, *, bags: int, seed: int, ranks: Ranks = ALONE) -> None:

@@ -148,15 +148,10 @@ class ScanLabels:
 def read_scan_labels(
     path: Path, *, ids: Mapping[str, str] = ID_COLUMNS, labels: Sequence[str] = ("label",)
 ) -> ScanLabels:
-    """Read a table of labels.
+    """Read a table of labels, a CSV or Excel file.
 
-    Args:
-        path: the CSV or Excel file.
-        ids: names of the columns that hold ids, by the lower-case letters of the column.
-        labels: columns that may hold the label; the first that exists is used.
-
-    Raises:
-        DataError: no column of ids or of labels, or as in `read_table`.
+    `ids` are the names of columns that hold ids, by the lower-case letters of the column; the first of
+    `labels` that exists holds the label. `DataError`: no column of ids or labels, or as in `read_table`.
     """
     table = read_table(path)
     known = {**ids, **{name: name for name in (*labels, "patient")}}

@@ -27,22 +27,16 @@ AND = " = "
 
 
 def content_of(slices: Iterable[str], *, least: int = 2) -> str:
-    """Digest of the slice digests of a scan, in any order.
+    """Digest of the slice digests of a scan, in any order; '' if fewer than `least` slices differ.
 
-    Args:
-        slices: digests of the slices.
-        least: smallest number of different slices; '' is returned for fewer. 1 is safe for pixels.
+    A `least` of 1 is safe for pixels.
     """
     distinct = sorted(set(slices))
     return digest(*(name.encode() for name in distinct)) if len(distinct) >= least else ""
 
 
 def one_patient(scans: pd.DataFrame) -> pd.Series:
-    """Patient of each scan, with patients who share a `content` merged under all of their keys.
-
-    Args:
-        scans: columns `patient` and `content` (`content_of`).
-    """
+    """Patient of each scan (columns `patient`, `content`); patients who share a content are merged."""
     patient, patients = pd.factorize(scans.patient)
     content, contents = pd.factorize(scans.content.mask(scans.content == ""))  # -1: no digest
     known = content >= 0
@@ -67,14 +61,8 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
     """Draw a random split by patient, stratified by whether the patient has a positive scan.
 
     Patients who have a scan of several slices and patients who have only single slices are further strata,
-    unless both are too few for every split.
-
-    Args:
-        scans: index scan id; columns `patient`, `label` (0 or 1), `content`, and optionally `slices`, the
-            number of slices.
-        validation: share of patients for early stopping and calibration, in [0, 1).
-        test: share of patients held out, in [0, 1).
-        seed: random seed.
+    unless both are too few for every split. `validation` and `test` are shares of patients in [0, 1). `scans`
+    is indexed by scan id and has columns `patient`, `label`, `content`, and optionally `slices`, the number.
 
     Returns:
         A table with columns `COLUMNS`, in the order of `scans`.
@@ -132,9 +120,7 @@ def read_scan_list(path: Path) -> pd.DataFrame:
 def read_splits(path: Path, scans: pd.DataFrame) -> pd.DataFrame:
     """Read a user-defined split, a CSV file with columns `scan,split`; scans without a row are left out.
 
-    Raises:
-        DataError: an unknown split or scan, a scan or patient in two splits, or a train or validation split
-            without both labels.
+    `DataError`: an unknown split or scan, or as in `check_splits`.
     """
     table = read_scan_list(path)
     if unknown := sorted(set(table.scan) - set(scans.index)):
@@ -187,12 +173,8 @@ def learned_from(table: pd.DataFrame) -> dict[str, str]:
 def check_unseen(scans: pd.DataFrame, learned: Mapping[str, str], source: str) -> None:
     """Raise `DataError` if a test scan, or its patient, was used for training or calibration.
 
-    Scans without a PatientID are compared by scan id and slices.
-
-    Args:
-        scans: the test scans: index scan id; columns `patient`, `content`.
-        learned: `keys_of` the scans used for training and calibration.
-        source: file or set of the test scans.
+    Scans without a PatientID are compared by scan id and slices. `scans` is indexed by scan id and has
+    columns `patient`, `content`; `learned` are the `keys_of` the scans used; `source` is the set of `scans`.
     """
     names = {name for patient in scans.patient for name in names_of(patient)}
     if both := sorted({*learned} & names) or sorted({*learned} & {*scans.index}):

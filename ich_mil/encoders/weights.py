@@ -62,19 +62,17 @@ def _parameters(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _read(name: str) -> dict[str, Tensor]:
     """Read a state dict from a file, a package or the hub. `ModelError` if there is none."""
-    path = Path(name).expanduser()
-    if not path.is_file():
-        found = None if path.suffix in ENDS else _in_package(name)
-        if found is None and path.suffix not in ENDS and name.count("/") == 1:
-            return _from_hub(name)
-        if found is None:
-            raise ModelError(
-                f"{name}: no such weight file, nor an installed package or a hub repository owner/name; "
-                "correct encoder.weights"
-            )
-        path = found
     from safetensors.torch import load_file
 
+    file = Path(name).expanduser()
+    path = file if file.is_file() else None if file.suffix in ENDS else _in_package(name)
+    if path is None and file.suffix not in ENDS and name.count("/") == 1:
+        return _from_hub(name)
+    if path is None:
+        raise ModelError(
+            f"{name}: no such weight file, nor an installed package or a hub repository owner/name; correct "
+            "encoder.weights"
+        )
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -93,12 +91,8 @@ def _in_package(name: str) -> Path | None:
     spec = importlib.util.find_spec(module) if module.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         return None
-    files = [
-        file
-        for folder in spec.submodule_search_locations
-        for file in sorted(Path(folder).rglob("*"))
-        if file.suffix in ENDS
-    ]
+    folders = map(Path, spec.submodule_search_locations)
+    files = [file for folder in folders for file in folder.rglob("*") if file.suffix in ENDS]
     if len(files) != 1:
         raise ModelError(
             f"{name}: the package holds {len(files)} weight files, one is needed; name the file itself"

@@ -24,7 +24,7 @@ from ich_mil.errors import DataError
 from ich_mil.files import write_csv
 from ich_mil.synthetic.encoding import ENCODINGS, Encoding, make_image, save_image
 from ich_mil.synthetic.head import SITE_A, SITE_B, Site
-from ich_mil.synthetic.study import MIN_SIZE, SUBTYPES, Phantom, SeriesPlan, make_phantom, make_series
+from ich_mil.synthetic.study import SUBTYPES, Phantom, SeriesPlan, make_phantom, make_series
 
 __all__ = ["SITE_A", "SITE_B", "SUBTYPES", "Phantom", "Site", "make_phantom", "write_cq500", "write_rsna"]
 
@@ -36,12 +36,8 @@ READER_COLUMNS = {
     "SAH": "subarachnoid",
 }
 OTHER_FINDINGS = (
-    "ChronicBleed",
-    "Fracture",
-    "CalvarialFracture",
-    "OtherFracture",
-    "MassEffect",
-    "MidlineShift",
+    *("ChronicBleed", "Fracture", "CalvarialFracture"),
+    *("OtherFracture", "MassEffect", "MidlineShift"),
 )
 """CQ500 columns for findings that no phantom has: always 0."""
 SUBTYPE_CHANCE = (0.15, 0.26, 0.16, 0.20, 0.23)
@@ -238,19 +234,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         description="Write synthetic head CT: OUT/site_a (RSNA), OUT/site_b (CQ500)."
     )
     parser.add_argument("out", type=Path)
-    options = {"--studies-a": (84, 1), "--studies-b": (30, 1), "--size": (256, MIN_SIZE), "--seed": (0, 0)}
-    for option, (default, _) in options.items():
+    for option, default in (("--studies-a", 84), ("--studies-b", 30), ("--size", 256), ("--seed", 0)):
         parser.add_argument(option, type=int, default=default)
     args = parser.parse_args(argv)
-    for option, (_, least) in options.items():
-        if (value := getattr(args, option[2:].replace("-", "_"))) < least:  # before any folder is created
-            parser.exit(2, f"{option} must be at least {least}, got {value}\n")
     counts = []
-    sites = {"site_a": (write_rsna, args.studies_a), "site_b": (write_cq500, args.studies_b)}
-    for name, (write, n_studies) in sites.items():
+    for name, write, n_studies in (
+        ("site_a", write_rsna, args.studies_a),
+        ("site_b", write_cq500, args.studies_b),
+    ):
         try:
             write(args.out / name, n_studies=n_studies, seed=args.seed, size=args.size)
-        except DataError as error:
+        except (DataError, ValueError) as error:
             parser.exit(2, f"{error}\n")
         files = sum(1 for _ in (args.out / name).rglob("*.dcm"))
         counts.append(f"{name} {n_studies} studies, {files} slices")

@@ -17,24 +17,15 @@ from ich_mil.synthetic.study import Phantom
 
 
 class Encoding(NamedTuple):
-    """Encoding of HU as stored values.
-
-    Attributes:
-        bits: BitsStored.
-        signed: True for PixelRepresentation 1.
-        intercept: RescaleIntercept as text, HU.
-        padding: stored value outside the circular field of view, or None.
-        explicit: True for Explicit VR Little Endian, False for Implicit VR.
-        weight: relative frequency in a data set.
-    """
+    """Encoding of HU as stored values."""
 
     name: str
-    bits: int
-    signed: bool
-    intercept: str
-    padding: int | None
-    explicit: bool
-    weight: float
+    bits: int  # BitsStored
+    signed: bool  # PixelRepresentation 1
+    intercept: str  # RescaleIntercept as text, HU
+    padding: int | None  # stored value outside the circular field of view
+    explicit: bool  # Explicit VR Little Endian, otherwise Implicit VR
+    weight: float  # relative frequency in a data set
 
 
 ENCODINGS = (

@@ -22,29 +22,17 @@ SKULL_POWER = 2.3
 
 @dataclass(frozen=True)
 class Site:
-    """Scanner characteristics of one hospital. Each pair is the range of a uniform distribution.
+    """Scanner characteristics of one hospital. Each pair is the range of a uniform distribution."""
 
-    Attributes:
-        name: short name; part of the random seeds.
-        noise: standard deviation of the noise after the kernel [HU].
-        blur: sigma of the reconstruction kernel [mm].
-        offset: calibration error, added to everything except air [HU].
-        tilt: gantry tilt [degrees]; one third of the scans have no tilt.
-        streak: amplitude of beam hardening at the skull base [HU].
-        cupping: brightening below the inner table [HU].
-        bone: HU of compact bone.
-        fov: field of view [mm].
-    """
-
-    name: str
-    noise: tuple[float, float]
-    blur: tuple[float, float]
-    offset: tuple[float, float]
-    tilt: tuple[float, float]
-    streak: tuple[float, float]
-    cupping: tuple[float, float]
-    bone: tuple[float, float]
-    fov: tuple[float, float]
+    name: str  # part of the random seeds
+    noise: tuple[float, float]  # standard deviation of the noise after the kernel [HU]
+    blur: tuple[float, float]  # sigma of the reconstruction kernel [mm]
+    offset: tuple[float, float]  # calibration error, added to everything except air [HU]
+    tilt: tuple[float, float]  # gantry tilt [degrees]; one third of the scans have no tilt
+    streak: tuple[float, float]  # amplitude of beam hardening at the skull base [HU]
+    cupping: tuple[float, float]  # brightening below the inner table [HU]
+    bone: tuple[float, float]  # HU of compact bone
+    fov: tuple[float, float]  # field of view [mm]
 
 
 SITE_A = Site("a", (2.5, 5.0), (0.45, 0.8), (-3, 3), (5, 24), (2, 8), (2, 7), (1150, 1500), (225, 250))
@@ -72,60 +60,35 @@ class Scanner:
 def draw_scanner(rng: np.random.Generator, site: Site) -> Scanner:
     """Draw the scanner characteristics of one scan."""
     tilt = float(rng.uniform(*site.tilt))
-    if rng.random() < 1 / 3:
-        tilt = 0.0
-    pairs = {
-        name: getattr(site, name) for name in ("noise", "blur", "offset", "streak", "cupping", "bone", "fov")
-    }
-    drawn = {name: float(rng.uniform(*pair)) for name, pair in pairs.items()}
+    tilt = 0.0 if rng.random() < 1 / 3 else tilt
+    names = ("noise", "blur", "offset", "streak", "cupping", "bone", "fov")
+    drawn = {name: float(rng.uniform(*getattr(site, name))) for name in names}
     return Scanner(tilt=tilt, table=float(rng.uniform(112, 122)), **drawn)
 
 
 @dataclass(frozen=True)
 class Head:
-    """Anatomy and pose of one head. Waves are (K, 4): three wave numbers [1/mm] and a phase per row.
+    """Anatomy and pose of one head. Waves are (K, 4): three wave numbers [1/mm] and a phase per row."""
 
-    Attributes:
-        axes: half axes of the inner table along x, y and z [mm].
-        egg: widening of the head at the back and narrowing at the front, as a fraction of its width.
-        skull: thickness of the vault [mm].
-        scalp: thickness of the scalp [mm].
-        bottom: lower end of the scan, as height on the scanner axis [mm].
-        top: upper end of the scan, as height on the scanner axis [mm].
-        rotation: (3, 3) rotation from the scanner frame to the head frame.
-        shift: (3,) offset of the head from the scanner axis [mm].
-        grey: HU of grey matter.
-        white: HU of white matter.
-        ventricle: relative size of the ventricles; 1 is typical.
-        sulcus: half width of sulci [mm].
-        sides: sizes of the left and the right lateral ventricle relative to `ventricle`.
-        gyri: waves with sulci at their zeros.
-        warp: waves that bend the gyri and vary the skull thickness.
-        texture: waves of the brain HU.
-        cells: waves of spongy bone and air cells.
-        rays: (5, 2) angular frequency and phase of the streaks at the skull base.
-        stones: (n, 5) calcifications: x, y, z, radius [mm] and HU.
-    """
-
-    axes: tuple[float, float, float]
-    egg: float
-    skull: float
-    scalp: float
-    bottom: float
-    top: float
-    rotation: NDArray[np.float64]
-    shift: NDArray[np.float64]
-    grey: float
-    white: float
-    ventricle: float
-    sulcus: float
-    sides: tuple[float, float]
-    gyri: NDArray[np.float64]
-    warp: NDArray[np.float64]
-    texture: NDArray[np.float64]
-    cells: NDArray[np.float64]
-    rays: NDArray[np.float64]
-    stones: NDArray[np.float64]
+    axes: tuple[float, float, float]  # half axes of the inner table along x, y and z [mm]
+    egg: float  # widening at the back and narrowing at the front, as a fraction of the width
+    skull: float  # thickness of the vault [mm]
+    scalp: float  # thickness of the scalp [mm]
+    bottom: float  # lower end of the scan, as height on the scanner axis [mm]
+    top: float  # upper end of the scan, as height on the scanner axis [mm]
+    rotation: NDArray[np.float64]  # (3, 3) rotation from the scanner frame to the head frame
+    shift: NDArray[np.float64]  # (3,) offset of the head from the scanner axis [mm]
+    grey: float  # HU of grey matter
+    white: float  # HU of white matter
+    ventricle: float  # relative size of the ventricles; 1 is typical
+    sulcus: float  # half width of sulci [mm]
+    sides: tuple[float, float]  # sizes of the left and right lateral ventricle relative to `ventricle`
+    gyri: NDArray[np.float64]  # waves with sulci at their zeros
+    warp: NDArray[np.float64]  # waves that bend the gyri and vary the skull thickness
+    texture: NDArray[np.float64]  # waves of the brain HU
+    cells: NDArray[np.float64]  # waves of spongy bone and air cells
+    rays: NDArray[np.float64]  # (5, 2) angular frequency and phase of the streaks at the skull base
+    stones: NDArray[np.float64]  # (n, 5) calcifications: x, y, z, radius [mm] and HU
 
 
 def draw_waves(rng: np.random.Generator, count: int, length: tuple[float, float]) -> NDArray[np.float64]:

@@ -47,26 +47,15 @@ class SeriesPlan:
 
 @dataclass(frozen=True)
 class Phantom:
-    """One synthetic series.
+    """One synthetic series. The row direction is (1, 0, 0), the column direction (0, cos tilt, -sin tilt)."""
 
-    Attributes:
-        hu: (n, H, W) int16 HU, lowest slice first.
-        masks: (n, H, W) uint8: 0 without blood, else 1 + index in `SUBTYPES`.
-        spacing: distance between neighbouring slices along their normal [mm].
-        pixel: pixel size [mm].
-        tilt: gantry tilt [degrees]; the row direction is (1, 0, 0), the column direction
-            (0, cos tilt, -sin tilt).
-        origin_z: height of the centre of the lowest slice [mm].
-        brain_area: maximum number of brain pixels on a slice.
-    """
-
-    hu: NDArray[np.int16]
-    masks: NDArray[np.uint8]
-    spacing: float
-    pixel: float
-    tilt: float
-    origin_z: float
-    brain_area: int
+    hu: NDArray[np.int16]  # (n, H, W) HU, lowest slice first
+    masks: NDArray[np.uint8]  # (n, H, W) 0 without blood, else 1 + index in `SUBTYPES`
+    spacing: float  # distance between neighbouring slices along their normal [mm]
+    pixel: float  # pixel size [mm]
+    tilt: float  # gantry tilt [degrees]
+    origin_z: float  # height of the centre of the lowest slice [mm]
+    brain_area: int  # maximum number of brain pixels on a slice
 
     @property
     def subtype_labels(self) -> NDArray[np.int64]:
@@ -183,11 +172,6 @@ def make_series(
     return made
 
 
-def draw_slice_count(rng: np.random.Generator) -> int:
-    """Draw the number of slices of a study, within `SLICES` with the mode at 31."""
-    return round(rng.triangular(SLICES[0] - 0.49, 31, SLICES[1] + 0.49))
-
-
 def make_phantom(
     rng: np.random.Generator,
     *,
@@ -196,6 +180,6 @@ def make_phantom(
     size: int = 256,
     n_slices: int | None = None,
 ) -> Phantom:
-    """Make one series of a head, as `make_series`; `draw_slice_count` gives `n_slices` if None."""
-    drawn = draw_slice_count(rng)
+    """Make one series of a head, as `make_series`; `n_slices` is drawn within `SLICES` if None."""
+    drawn = round(rng.triangular(SLICES[0] - 0.49, 31, SLICES[1] + 0.49))
     return make_series(rng, [SeriesPlan(n_slices or drawn)], bleeds=bleeds, site=site, size=size)[0]

@@ -36,27 +36,16 @@ SULCUS_DEPTH = 17.0
 
 
 class Fields(NamedTuple):
-    """One slice of a head; every field is (H, W).
+    """One slice of a head; every field is (H, W). x, y and z are coordinates in the head frame."""
 
-    Attributes:
-        hu: HU with kernel, offset and streaks, without noise.
-        depth: distance to the nearest bone [mm], negative outside the brain.
-        vault: distance to the vault alone, without the skull base [mm], negative outside.
-        ventricle: signed distance to the ventricles [mm], negative inside.
-        cistern: signed distance to sulci, fissures and cisterns [mm], negative inside.
-        x: coordinate to the left in the head frame [mm].
-        y: coordinate to the back in the head frame [mm].
-        z: coordinate upwards in the head frame [mm].
-    """
-
-    hu: Image
-    depth: Image
-    vault: Image
-    ventricle: Image
-    cistern: Image
-    x: Image
-    y: Image
-    z: Image
+    hu: Image  # HU with kernel, offset and streaks, without noise
+    depth: Image  # distance to the nearest bone [mm], negative outside the brain
+    vault: Image  # distance to the vault alone, without the skull base [mm], negative outside
+    ventricle: Image  # signed distance to the ventricles [mm], negative inside
+    cistern: Image  # signed distance to sulci, fissures and cisterns [mm], negative inside
+    x: Image  # to the left [mm]
+    y: Image  # to the back [mm]
+    z: Image  # upwards [mm]
 
 
 def _step(value: Image, width: float) -> Image:
@@ -189,15 +178,7 @@ def _below_floor(head: Head, x: Image, y: Image, z: Image, bone: float) -> Image
 
 
 def slice_fields(head: Head, scanner: Scanner, z: float, size: int, *, contrast: bool = False) -> Fields:
-    """Compute one slice of a head without noise.
-
-    Args:
-        head: anatomy and pose.
-        scanner: scanner characteristics.
-        z: height of the slice on the scanner axis [mm].
-        size: rows and columns.
-        contrast: True for vessels with contrast agent.
-    """
+    """Compute one slice of a head without noise, `size` x `size` pixels at height `z` [mm] of the scanner."""
     x, y, zz = places(head, scanner, z, size)
     air = np.full((size, size), HU_AIR, np.float32)
     row = np.hypot(x, y + 40) - np.float32(scanner.table + 42)

@@ -16,14 +16,11 @@ from ich_mil.windows import apply_windows, resize
 WINDOWS = PRESETS["papers"]
 
 
-def a_batch(*sizes, side=20, seed=0, changed=None):
+def a_batch(*sizes, side=20, seed=0):
     rng = np.random.default_rng(seed)
     hu = tuple(torch.from_numpy(rng.integers(-1000, 1500, (n, side, side), dtype=np.int16)) for n in sizes)
-    none = tuple(torch.empty(0, dtype=torch.int64) for _ in sizes)
     offsets = torch.tensor([0, *np.cumsum(sizes).tolist()])
-    return Batch(
-        hu, changed or none, offsets, torch.zeros(len(sizes)), tuple(f"s{i}" for i in range(len(sizes)))
-    )
+    return Batch(hu, offsets, torch.zeros(len(sizes)), tuple(f"s{i}" for i in range(len(sizes))))
 
 
 def by_hand(hu):
@@ -51,18 +48,16 @@ def test_writing_into_an_item_does_not_reach_the_file(dataset):
     assert torch.equal(dataset[0].hu[0], before)
 
 
-def test_packing_keeps_variations_and_changes_with_their_scans():
+def test_packing_keeps_variations_with_their_scans():
     def varied(seed):
-        one = a_batch(seed, seed=seed, changed=(torch.tensor([seed - 1]),))
-        return replace(one, variations=(Variation(torch.eye(2, 3), 0, 0, seed),))
+        return replace(a_batch(seed, seed=seed), variations=(Variation(torch.eye(2, 3), 0, 0, seed),))
 
     both = collate([varied(2), varied(3)])
     assert both.offsets.tolist() == [0, 2, 5]
-    assert [one.tolist() for one in both.changed] == [[1], [2]]
     assert [one.seed for one in both.variations] == [2, 3]
 
 
-def test_pictures_are_windows_then_resized_scan_by_scan(device):
+def test_pictures_are_windowed_then_resized(device):
     batch = a_batch(2, 1, 4)
     got = Pictures(WINDOWS, 12)(batch.to(device)).cpu()
     torch.testing.assert_close(got.double(), by_hand(torch.cat(batch.hu)), rtol=0, atol=2e-6)
@@ -79,7 +74,21 @@ def test_scans_of_different_width_share_a_batch():
 def test_offsets_stay_on_the_host_and_the_rest_moves():
     moved = a_batch(2, 3).to(torch.device("meta"))
     assert moved.offsets.device.type == "cpu"
-    assert {one.device.type for one in (*moved.hu, *moved.changed, moved.labels)} == {"meta"}
+    assert {one.device.type for one in (*moved.hu, moved.labels)} == {"meta"}
+
+
+@pytest.mark.parametrize("most", [0, 1, 2])
+def test_pictures_are_cached_if_all_fit(monkeypatch, most):
+    made, batch = [], a_batch(5)
+    count = lambda hu, *_: made.append(len(hu)) or resize(apply_windows(hu, WINDOWS), 12)  # noqa: E731
+    monkeypatch.setattr(module, "to_pictures", count)
+    monkeypatch.setattr("ich_mil.kernels.pictures.to_pictures", count)
+    monkeypatch.setattr(module, "KEEP_BYTES", 3 * 12 * 12 * 4 * 5 - 1 + most)
+    pictures = Pictures(WINDOWS, 12, slices=5)
+    first = pictures(batch).clone()
+    pictures(batch).zero_()  # the caller's, not the cache
+    assert torch.equal(pictures(batch), first)
+    assert made == ([5] if most else [5, 5, 5])
 
 
 @pytest.mark.parametrize("kept", [0, 5], ids=["made", "kept"])
@@ -91,48 +100,10 @@ def test_each_scan_is_varied_as_its_batch_says(kept):
     torch.testing.assert_close(varied, torch.cat([plain[:2], plain[2:].flip(-1)]), rtol=0, atol=1e-5)
 
 
-def test_kept_pictures_are_made_once_and_only_changed_slices_anew(monkeypatch):
-    made = []
-
-    def count(hu, *rest):
-        made.append(len(hu))
-        return resize(apply_windows(hu, WINDOWS), 12)
-
-    monkeypatch.setattr(module, "to_pictures", count)
-    keeping = Pictures(WINDOWS, 12, slices=5)
-    plain = a_batch(5)
-    first = keeping(plain).clone()
-    keeping(plain).zero_()  # what it gave out is the caller's, what it keeps is not
-    assert torch.equal(keeping(plain), first)
-    assert made == [5]
-    hu = plain.hu[0].clone()
-    hu[3] = 60
-    drawn = Batch((hu,), (torch.tensor([3]),), plain.offsets, plain.labels, plain.scans)
-    assert torch.equal(keeping(drawn), resize(apply_windows(hu, WINDOWS), 12))
-    assert made == [5, 1]
-    assert torch.equal(keeping(plain), first)
-
-
-def test_a_changed_scan_is_not_kept_as_the_scan():
-    keeping, plain = Pictures(WINDOWS, 12, slices=5), a_batch(5)
-    drawn = Batch((plain.hu[0] + 9,), (torch.arange(5),), plain.offsets, plain.labels, plain.scans)
-    keeping(drawn)
-    assert torch.equal(keeping(plain), Pictures(WINDOWS, 12)(plain))
-
-
-def test_a_set_that_does_not_fit_is_not_kept(monkeypatch):
-    monkeypatch.setattr(module, "KEEP_BYTES", 3 * 12 * 12 * 4 * 5 - 1)
-    large = Pictures(WINDOWS, 12, slices=5)
-    large(a_batch(5))
-    assert large._kept is None
-    monkeypatch.setattr(module, "KEEP_BYTES", 3 * 12 * 12 * 4 * 5)
-    assert Pictures(WINDOWS, 12, slices=5)._kept == {}
-
-
 SIZES = torch.randint(20, 60, (41,), generator=torch.Generator().manual_seed(0))
 
 
-def test_each_scan_comes_once_an_epoch_in_an_order_of_seed_and_epoch():
+def test_order_depends_on_seed_and_epoch():
     sampler = StepSampler(SIZES, bags=4, seed=3)
     first = list(sampler)
     assert sorted(place for step in first for _, place in step) == list(range(41))
@@ -150,7 +121,7 @@ def test_each_scan_comes_once_an_epoch_in_an_order_of_seed_and_epoch():
     assert all(plans.count(plan) == 1 for plan in plans)
 
 
-def test_steps_have_about_equally_many_scans_and_slices():
+def test_steps_have_equal_loads():
     sampler = StepSampler(SIZES[:40], bags=4, seed=0)
     assert len(sampler) == len(list(sampler)) == 10
     excess, of_chance = [], []
@@ -187,12 +158,12 @@ def test_ranks_share_the_steps_of_one(size):
 
 
 @pytest.mark.parametrize(("scans", "bags", "least"), [(41, 2, 1), (10, 3, 2), (2, 9, 2)])
-def test_steps_with_fewer_scans_than_ranks_are_refused(scans, bags, least):
+def test_steps_with_fewer_scans_than_ranks(scans, bags, least):
     with pytest.raises(ValueError, match=f"leave {least} for some of them, .* among 3 processes"):
         StepSampler(SIZES[:scans], bags=bags, seed=0, ranks=Ranks(0, 3))
 
 
-def test_neighbours_are_channels_and_the_ends_of_a_scan_repeat():
+def test_neighbours_are_channels():
     both = collate([a_batch(3, seed=1), a_batch(2, seed=2)])
     alone = Pictures(WINDOWS, 12)(both)
     w = len(WINDOWS)
@@ -205,7 +176,7 @@ def test_neighbours_are_channels_and_the_ends_of_a_scan_repeat():
     assert torch.equal(own, got[:3])
 
 
-def test_a_scan_used_slice_by_slice_is_a_bag_a_slice_with_its_label_and_its_pictures_stay(prepared):
+def test_scan_used_slice_by_slice(prepared):
     whole, apart = prepared.scans.index[:2]
     labels = prepared.slices(apart).slice_label.tolist()
     dataset = ScanDataset(prepared, [whole, apart], in_slices=[apart, "another"])

@@ -57,7 +57,7 @@ def test_rsna_rows_that_cannot_be_used(tmp_path, row, message):
         RsnaCollection(tmp_path)
 
 
-def test_rsna_any_without_its_subtype_is_told_and_used(tmp_path):
+def test_rsna_any_without_its_subtype(tmp_path):
     agree = [row for i in range(3) for row in rsna_rows(f"ID_{i:09x}", i == 2)]
     clash = [*rsna_rows("ID_000000007", label=False), "ID_000000007_subdural,1", "ID_000000007_epidural,1"]
     (tmp_path / "stage_2_train.csv").write_text("ID,Label\n" + "\n".join([*agree, *clash]) + "\n")
@@ -143,7 +143,7 @@ def test_a_scan_may_be_called_na(tmp_path):
     assert read_label_csv(tmp_path / "labels.csv", ["scan", "label"]).scan.tolist() == ["NA", "null"]
 
 
-def test_a_study_whose_files_lie_in_no_folder_goes_by_its_uid(tmp_path):
+def test_study_without_a_folder(tmp_path):
     (tmp_path / "labels.csv").write_text("scan,label\n1.2.3,1\n")
     collection = FolderCollection(tmp_path, labelled=True)
     scans = [(study, [source(f"{study}.1", f"{study}.dcm")]) for study in ("1.2.3", "1.2.4")]
@@ -156,7 +156,7 @@ def test_a_study_whose_files_lie_in_no_folder_goes_by_its_uid(tmp_path):
 
 
 @pytest.mark.parametrize("of_folder", ["M\u00fcller", "Mu\u0308ller"])  # the latter as macOS writes it
-def test_a_folder_with_an_umlaut_in_either_form(tmp_path, of_folder):
+def test_folder_with_an_umlaut(tmp_path, of_folder):
     (tmp_path / "labels.csv").write_text("scan,label\nM\u00fcller,1\n", encoding="utf-8")
     scan = ("1.2.3", [source("1.2.3.1", f"{of_folder}/x.dcm")])
     collection = FolderCollection(tmp_path, labelled=True)

@@ -49,7 +49,7 @@ def test_an_excel_file_with_numbers_and_booleans(tmp_path):
         read_scan_labels(tmp_path / "labels.xlsx")
 
 
-def test_further_names_are_collected_where_a_row_fits_no_scan(tmp_path):
+def test_further_names(tmp_path):
     path = tmp_path / "labels.csv"
     path.write_text("scan,label\n001,1\n")
     assert labels_of(path, more=None) == {"1.2.3": 1}  # not called
@@ -57,7 +57,7 @@ def test_further_names_are_collected_where_a_row_fits_no_scan(tmp_path):
     assert labels_of(path, more=lambda: [("1.2.3", "00004711"), ("1.2.4", "00004712")]) == WANTED
 
 
-def test_several_ids_of_a_row_must_fit_one_scan_but_for_a_shortened_accession_number(tmp_path):
+def test_several_ids_of_a_row(tmp_path):
     path = tmp_path / "labels.csv"
     path.write_text("folder,accession,study,label\n001,4.7E+14,1.2.3,1\n002,,1.2.4,0\n")
     assert labels_of(path) == WANTED
@@ -67,7 +67,7 @@ def test_several_ids_of_a_row_must_fit_one_scan_but_for_a_shortened_accession_nu
             labels_of(path)
 
 
-def test_all_faults_are_told_at_once_with_what_was_understood(tmp_path):
+def test_all_faults_in_one_message(tmp_path):
     rows = ["001,yes", "002,maybe", ",no", "1,no", "9,no", "s1,yes", "10,"]
     (tmp_path / "labels.csv").write_text("Folder,Label\n" + "\n".join(rows))
     names = [*NAMES, ("1.2.3", "s1"), ("1.2.4", "s1")]

@@ -1,11 +1,15 @@
 """Splits: by patient, stratified, and refused where a patient would sit in two."""
 
+import shutil
+
 import pandas as pd
 import pytest
 
+from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.splits import (
     check_current,
     check_unseen,
+    content_of,
     draw_splits,
     keys_of,
     learned_from,
@@ -15,6 +19,8 @@ from ich_mil.data.splits import (
     write_splits,
 )
 from ich_mil.errors import DataError
+from ich_mil.ledger import Code
+from tests import phantoms
 
 
 @pytest.fixture
@@ -27,7 +33,7 @@ def scans():
     return table.astype({"label": int}).set_axis([f"s{i}" for i in range(60)])
 
 
-def test_patients_stay_together_and_shares_are_kept(scans):
+def test_shares_of_patients(scans):
     table = draw_splits(scans, validation=0.2, test=0.25, seed=0)
     assert list(table.scan) == list(scans.index)
     by_patient = table.groupby("patient").split.agg(["nunique", "first"])
@@ -41,7 +47,7 @@ def test_patients_stay_together_and_shares_are_kept(scans):
     assert of_positive == {"train": 7, "test": 4, "validation": 3}
 
 
-def test_a_patient_with_a_positive_scan_is_positive():
+def test_patient_with_a_positive_scan():
     patients = [f"p{i}" for i in range(10)]
     labels = [i < 5 for i in range(10)] + [False] * 10
     mixed = pd.DataFrame({"patient": patients * 2, "label": labels, "content": ""})
@@ -50,7 +56,7 @@ def test_a_patient_with_a_positive_scan_is_positive():
     assert table[positive].split.value_counts().to_dict() == {"train": 6, "validation": 4}
 
 
-def test_the_draw_depends_on_the_seed_alone(scans):
+def test_draw_depends_on_the_seed(scans):
     once, again = (draw_splits(scans, validation=0.2, test=0.2, seed=1) for _ in range(2))
     assert once.equals(again)
     assert not once.equals(draw_splits(scans, validation=0.2, test=0.2, seed=2))
@@ -69,7 +75,7 @@ def split_file(path, rows):
     return path
 
 
-def test_one_patient_id_for_all_is_told_where_too_few_patients_are_left(scans):
+def test_one_patient_id_for_most_scans(scans):
     alike = scans.assign(patient=["ANONYMOUS"] * 50 + list(scans.patient[50:]))
     with pytest.raises(DataError, match=r"50 of 60 scans have one PatientID: other people"):
         draw_splits(alike, validation=0.2, test=0.25, seed=0)
@@ -100,7 +106,7 @@ def test_a_split_of_one_label_is_refused(scans, tmp_path, split):
         read_splits(split_file(tmp_path / "own.csv", rows), scans)
 
 
-def test_the_split_of_a_run_that_was_changed_by_hand_is_refused(scans, tmp_path):
+def test_stored_split_changed_by_hand(scans, tmp_path):
     table = draw_splits(scans, validation=0.2, test=0.25, seed=0)
     write_splits(table, tmp_path / "splits.csv")
     assert load_splits(tmp_path / "splits.csv").equals(table)
@@ -141,7 +147,7 @@ def test_external_patients_must_be_new(scans):
 
 
 @pytest.mark.parametrize("other", ["p1", "p2"])
-def test_a_patient_of_two_names_is_known_by_both(other):
+def test_unseen_by_both_names_of_a_patient(other):
     twins = others(("p1", "a", "c"), ("p2", "b", "c"))
     twins, single = twins.assign(patient=one_patient(twins)), others((other, "x", "d"))
     for scans, learned in ((twins, single), (single, twins)):
@@ -150,7 +156,7 @@ def test_a_patient_of_two_names_is_known_by_both(other):
 
 
 @pytest.mark.parametrize(("n", "positive"), [(4, 2), (12, 2), (30, 3), (9, 6)])
-def test_every_split_has_both_labels_however_few_there_are(n, positive):
+def test_every_split_has_both_labels(n, positive):
     few = pd.DataFrame({"patient": range(n), "label": [i < positive for i in range(n)]}).astype(int)
     few["content"] = ""
     table = draw_splits(few.rename(index=str), validation=0.2, test=0.0, seed=0)
@@ -161,7 +167,7 @@ def test_every_split_has_both_labels_however_few_there_are(n, positive):
     ("scan", "changes"),
     [("s8", {"patient": "p9"}), ("s59", {"content": "c"}), ("s7", {"label": -1}), ("s3", None)],
 )
-def test_a_split_whose_scans_have_changed_is_refused(scans, scan, changes):
+def test_split_whose_scans_have_changed(scans, scan, changes):
     table = draw_splits(scans, validation=0.2, test=0.25, seed=0)
     check_current(table, scans, "run")
     if changes is None:
@@ -172,7 +178,7 @@ def test_a_split_whose_scans_have_changed_is_refused(scans, scan, changes):
         check_current(table, scans, "run")
 
 
-def test_scans_and_single_slices_are_divided_each_by_themselves():
+def test_scans_and_single_slices_are_strata():
     """Four scans beside 200 slices: drawn together, most draws would leave a split without a scan."""
     slices = [9] * 4 + [1] * 200
     table = pd.DataFrame(
@@ -185,3 +191,39 @@ def test_scans_and_single_slices_are_divided_each_by_themselves():
         held = table[drawn.split == "validation"]
         assert sorted(held.label[held.slices > 1]) == [0, 1]
         assert held.label[held.slices == 1].value_counts().to_dict() == {0: 20, 1: 20}
+
+
+def test_content_ignores_order():
+    assert content_of(["a", "b", "c"]) == content_of(["c", "a", "b", "b"]) != ""
+    assert len({content_of(one) for one in (["a", "b"], ["ab", "b"], ["a", "bb"], ["a", "b", "c"])}) == 4
+    assert content_of(["a", "a"]) == content_of(["a"]) == content_of([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("patients", "contents", "wanted"),
+    [
+        ("pqrs", ["1", "2", "3", "4"], "pqrs"),
+        ("pqrs", ["1", "2", "1", ""], ["p = r", "q", "p = r", "s"]),
+        ("pqqr", ["1", "1", "2", "2"], ["p = q = r"] * 4),  # one leads to the next
+        ("qpqr", ["1", "", "", "1"], ["q = r", "p", "q = r", "q = r"]),
+        ("pqrs", [""] * 4, "pqrs"),  # known by nothing, not alike
+    ],
+)
+def test_patients_of_duplicates_are_merged(patients, contents, wanted):
+    scans = pd.DataFrame({"patient": list(patients), "content": contents}, index=[*"abcd"])
+    found = one_patient(scans)
+    assert found.tolist() == list(wanted)
+    assert found.index.equals(scans.index)
+
+
+def test_study_under_two_names(rsna_root, tmp_path):
+    source = shutil.copytree(rsna_root / "stage_2_train", tmp_path / "dicom")
+    phantoms.second_name(source, source / "again")
+    prepared = prepare("unlabelled", source, tmp_path / "set", jobs=1)
+    scans, told = prepared.scans, prepared.ledger[prepared.ledger.code == Code.SAME_SLICES]
+    assert prepared.table.patient.nunique() == 2 * scans.patient.nunique()  # as the files have it
+    for again, detail in zip(told.scan, told.detail, strict=True):
+        first = again.removesuffix("9")
+        assert scans.patient[again] == scans.patient[first]
+        assert first in detail
+    assert len(told) == 4

@@ -3,14 +3,22 @@
 import io
 import json
 import pickle
+import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
+from PIL import Image
+from pydicom import dcmread
 
-from ich_mil.data.splits import content_of
-from ich_mil.data.store import COLUMNS, FORMAT, open_prepared, scan_file
+from ich_mil.data.preparation.prepare import prepare
+from ich_mil.data.splits import content_of, draw_splits
+from ich_mil.data.store import COLUMNS, FORMAT, joined, open_prepared, scan_file
 from ich_mil.errors import DataError
 from ich_mil.files import digest
+from tests import phantoms
+
+pytestmark = pytest.mark.filterwarnings("ignore:Invalid value for VR UI")
 
 ABOUT = {"format": FORMAT, "layout": "rsna", "root": "/scans", "files": "digest"}
 # text that a reader of tables would take for numbers, or for nothing
@@ -55,7 +63,7 @@ def test_text_stays_text(tmp_path):
         prepared.slices("3")
 
 
-def test_the_fingerprint_is_of_the_files_and_of_the_table(tmp_path):
+def test_fingerprint_of_files_and_table(tmp_path):
     first = written(tmp_path / "a")
     assert first.fingerprint == written(tmp_path / "b", root="/elsewhere").fingerprint
     others = [written(tmp_path / "c", files="other"), written(tmp_path / "d", ROWS[:2])]
@@ -69,17 +77,9 @@ def test_the_fingerprint_is_of_the_files_and_of_the_table(tmp_path):
         ({"files": ""}, "its preparation was interrupted"),
     ],
 )
-def test_a_set_of_another_version_or_half_a_set_is_told(tmp_path, changes, message):
+def test_set_of_another_version_or_unfinished(tmp_path, changes, message):
     with pytest.raises(DataError, match=message):
         written(tmp_path, **changes)
-
-
-@pytest.mark.parametrize("lost", ["layout", "root", "files"])
-def test_what_is_missing_is_named(tmp_path, lost):
-    written(tmp_path)
-    (tmp_path / "prepared.json").write_text(json.dumps({k: v for k, v in ABOUT.items() if k != lost}))
-    with pytest.raises(DataError, match=rf"prepared\.json lacks {lost}"):
-        open_prepared(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -94,13 +94,13 @@ def test_what_is_missing_is_named(tmp_path, lost):
         (".a", "a-" + digest(b".a")),
     ],
 )
-def test_a_scan_has_a_file_of_its_own(tmp_path, scan, name):
+def test_scan_file_names(tmp_path, scan, name):
     assert scan_file(tmp_path, scan) == tmp_path / "scans" / f"{name}.npy"
 
 
 @pytest.mark.parametrize("name", ["slices.csv", "ledger.csv"])
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"scan,index\n007,0\n"])
-def test_tables_that_cannot_be_read_are_told(tmp_path, name, content):
+def test_damaged_tables(tmp_path, name, content):
     prepared = written(tmp_path)
     (tmp_path / name).unlink()
     if content is not None:
@@ -119,10 +119,93 @@ FOREIGN = [npy(np.zeros((2, 3, 3))), npy(np.zeros((3, 3), np.int16))]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\x93NUMPY half", pickle.dumps(1), *FOREIGN])
-def test_pixels_that_cannot_be_read_are_told(tmp_path, content):
+def test_damaged_pixels(tmp_path, content):
     prepared = written(tmp_path)
     if content is not None:
         scan_file(tmp_path, "007").write_bytes(content)
     with pytest.raises(DataError, match=r"007\.npy: cannot be read") as caught:
         prepared.hu("007")
     assert "pickle" not in str(caught.value)  # a remedy of numpy's, and none here
+
+
+BRAIN = (40.0, 80.0)
+GREYS = np.random.default_rng(1).integers(0, 256, (3, 16, 16), dtype=np.uint8)
+
+
+def slices(folder, names, greys=GREYS, patients=None):
+    """A prepared set of pictures; all are negative."""
+    (folder / "in").mkdir(parents=True)
+    for name, grey in zip(names, greys, strict=True):
+        Image.fromarray(grey).save(folder / "in" / f"{name}.png")
+    table = pd.DataFrame({"slice": names, "label": 0}).assign(**({"patient": patients} if patients else {}))
+    table.to_csv(folder / "in" / "labels.csv", index=False)
+    return prepare("slices", folder / "in", folder / "out", jobs=1, window=BRAIN)
+
+
+def test_one_set_joined(prepared):
+    assert joined([prepared]) is prepared
+
+
+def test_joined_tables_and_pixels(prepared, tmp_path):
+    single = slices(tmp_path, ["a", "b", "c"])
+    both = joined([prepared, single])
+    assert both.scans.index.tolist() == [*prepared.scans.index, "a", "b", "c"]
+    columns = ["patient", "label", "slices", "content"]
+    pd.testing.assert_frame_equal(both.scans[columns], pd.concat([prepared.scans, single.scans])[columns])
+    scan = prepared.scans.index[1]
+    for part, name in ((prepared, scan), (single, "b")):
+        assert both.part_of(name) is part
+        assert np.array_equal(both.hu(name), part.hu(name))
+        assert both.slices(name).reset_index(drop=True).equals(part.slices(name).reset_index(drop=True))
+    assert both.folders == prepared.folders | single.folders
+    assert both.ledger_by_scan[""] == [*prepared.ledger_by_scan.get("", []), *single.ledger_by_scan[""]]
+    with pytest.raises(DataError, match="has no scan 'd'"):
+        both.hu("d")
+
+
+def test_joined_fingerprint(prepared, tmp_path):
+    one, other = (slices(tmp_path / name, ["a", "b", name]) for name in "cd")
+    prints = [joined(sets).fingerprint for sets in ([prepared, one], [prepared, other], [one, other][:1])]
+    assert len({*prints, prepared.fingerprint}) == 4
+    assert joined([prepared, one]).fingerprint == prints[0]
+
+
+def test_joined_patients(tmp_path):
+    first = slices(tmp_path / "1", ["a", "b", "c"], patients=["p", "q", "r"])
+    shared = [GREYS[0].T, GREYS[1], GREYS[2].T]  # the second is b's
+    second = slices(tmp_path / "2", ["d", "e", "f"], shared, patients=["p", "s", "t"])
+    scans = joined([first, second]).scans
+    assert scans.patient["a"] == scans.patient["d"] == first.scans.patient["a"]
+    both = f"{first.scans.patient['b']} = {second.scans.patient['e']}"
+    assert scans.patient["b"] == scans.patient["e"] == both
+    assert scans.patient.nunique() == 4
+    scans = scans.assign(label=[0, 0, 0, 1, 1, 0])
+    for seed in range(10):
+        split = draw_splits(scans, validation=0.4, test=0.0, seed=seed).set_index("scan").split
+        assert split["a"] == split["d"]
+        assert split["b"] == split["e"]
+
+
+def test_joined_slice_of_a_scan(prepared, rsna_root, tmp_path):
+    source = next(iter(prepared.table.source))
+    (tmp_path / "in").mkdir()
+    shutil.copy(rsna_root / source, tmp_path / "in" / "one.dcm")
+    (tmp_path / "in" / "labels.csv").write_text("slice,label\none,0")
+    same = prepare("slices", tmp_path / "in", tmp_path / "same", jobs=1)
+    with pytest.raises(DataError, match=rf"{prepared.root} and {same.root}: 1 slices are in both sets: ID_"):
+        joined([prepared, same])
+    whole = prepare("rsna", rsna_root, tmp_path / "thin", jobs=1, thickness_mm=0)
+    other = {"PatientID": "another", "SOPInstanceUID": "9.9", "StudyInstanceUID": "9.8"}
+    phantoms.rewrite(tmp_path / "in" / "one.dcm", **other)
+    renamed = prepare("slices", tmp_path / "in", tmp_path / "renamed", jobs=1)
+    scans = joined([whole, renamed]).scans
+    study = dcmread(rsna_root / source, stop_before_pixels=True).StudyInstanceUID
+    assert scans.patient["one"] == scans.patient[study]
+    assert {renamed.scans.patient["one"], whole.scans.patient[study]} == {*scans.patient["one"].split(" = ")}
+
+
+def test_joined_names(tmp_path):
+    first = slices(tmp_path / "1", ["a", "b", "c"])
+    second = slices(tmp_path / "2", ["c", "d", "e"], GREYS[:, ::-1])
+    with pytest.raises(DataError, match=rf"{first.root} and {second.root}: 1 scans are in both sets: c;"):
+        joined([first, second])

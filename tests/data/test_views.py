@@ -28,21 +28,21 @@ def test_scans_come_in_the_order_of_the_first():
     views = Views.of([one, two])
     assert views.members[1].scans == ["s", "t"]
     assert views.members[1].x.flatten().tolist() == [11, 12, 10]
-    assert views.places == (None, None)
+    assert views.common == (None, None)
 
 
-def test_a_slice_is_of_the_tables_where_all_have_it():
+def test_common_slices():
     one, two = view({"s": "abc", "t": "d"}), view({"s": "acx", "t": "yd"}, 10)
     views = Views.of([one, two])
-    assert views.places == ([[0, 2], [0]], [[0, 1], [1]])
+    assert views.common == ([[0, 2], [0]], [[0, 1], [1]])
     assert views.features.slice_names == ["a", "c", "d"]
     assert views.features.offsets.tolist() == [0, 2, 3]
     assert views.features.x.flatten().tolist() == [0, 2, 3]
     assert views.members[1].x.flatten().tolist() == [10, 11, 12, 13, 14]  # they judge by their own
-    assert views.select(["t"]).places == ([[0]], [[1]])
+    assert views.select(["t"]).common == ([[0]], [[1]])
 
 
-def test_what_the_cnns_say_is_averaged():
+def test_outputs_of_the_cnns_are_averaged():
     one, two = view({"s": "ab"}), view({"s": "ab"})
     one = replace(one, cnn_scan=torch.tensor([0.2]), cnn_slice=torch.tensor([0.1, 0.5]))
     two = replace(two, cnn_scan=torch.tensor([0.8]), cnn_slice=torch.tensor([0.3, 0.9]))
@@ -61,6 +61,6 @@ def test_what_the_cnns_say_is_averaged():
         (view({"s": "ab", "t": "x"}), "first: scans without a slice that all members have: t"),
     ],
 )
-def test_what_does_not_fit_is_refused(other, words):
+def test_views_that_do_not_fit(other, words):
     with pytest.raises(DataError, match=words):
         Views.of([view({"s": "ab", "t": "c"}), other], ["first", "second"])

@@ -68,8 +68,8 @@ def prepare(
 ) -> PreparedSet:
     """Prepare every scan below `root` into the folder `out`.
 
-    An earlier result for the same root is completed. A finished set in a read-only folder, as on a cluster, is
-    used without checks.
+    An earlier result for the same root is completed. A finished set in a read-only folder, as on a cluster,
+    is used without checks.
 
     Args:
         layout: layout of files and labels.

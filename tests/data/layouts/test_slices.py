@@ -8,7 +8,6 @@ import pytest
 from PIL import Image
 from pydicom import dcmread
 
-from ich_mil.cli import main
 from ich_mil.data.layouts.slice_pictures import hu_of_grey
 from ich_mil.data.preparation.explain import explain
 from ich_mil.data.preparation.prepare import prepare
@@ -55,7 +54,7 @@ def test_each_picture_is_a_scan_of_one_slice_with_its_label(root):
     assert "pixels of" not in explain(prepared.folder, "a")  # their size is not known
 
 
-def test_patients_and_labels_are_those_of_the_table_also_of_one_that_was_corrected(root, monkeypatch):
+def test_patients_and_labels_of_a_corrected_table(root, monkeypatch):
     table(root, ["a,0,p", "b.1,1,p", "ü,0,q", "d,1,r"], "slice,any,patient")
     first = prepared_of(root)
     assert first.scans.patient.to_dict() == {k: patient_key(v) for k, v in zip(NAMES, "ppqr", strict=True)}
@@ -68,7 +67,7 @@ def test_patients_and_labels_are_those_of_the_table_also_of_one_that_was_correct
     assert again.fingerprint != first.fingerprint
 
 
-def test_a_picture_that_changed_is_read_again_and_another_window_is_another_set(root):
+def test_changed_picture_and_other_window(root):
     before = prepared_of(root)
     Image.fromarray(GREYS[0].T).save(root / "a.png")
     after = prepared_of(root)
@@ -82,16 +81,6 @@ def test_a_picture_that_changed_is_read_again_and_another_window_is_another_set(
     assert wide.hu("d").tolist() == wide_hu
     (after.folder / "prepared.json").unlink()  # as after damage
     assert prepared_of(root, window=(40.0, 120.0)).hu("d").tolist() == wide_hu
-
-
-def test_the_command_prepares_slices(root, capsys):
-    words = ["prepare", str(root), "--layout", "slices", "--out", str(root.parent / "cli"), "--jobs", "1"]
-    assert main([*words, "--window", "40", "80"]) == 0
-    assert "4 scans (2 positive of 4 labelled)" in capsys.readouterr().out
-    assert main([*words, "--window", "40", "0"]) == 2
-    words[words.index("slices")] = "unlabelled"
-    assert main([*words, "--window", "40", "80"]) == 2
-    assert "--window: window is for layout slices" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -120,7 +109,7 @@ def test_a_slice_without_a_label_takes_no_part(root):
 
 
 @pytest.mark.parametrize("columns", ["slice,kinds", "name,label", "slice,label,patient"])
-def test_a_table_needs_slices_and_labels_and_a_patient_in_each_row_where_it_has_patients(root, columns):
+def test_columns_of_the_table(root, columns):
     table(root, ["a,0,", "b.1,1,"], columns if columns.count(",") == 2 else f"{columns},x")
     with pytest.raises(DataError, match=r"labels\.csv: "):
         prepared_of(root)
@@ -132,7 +121,7 @@ def test_a_slice_is_there_once(root):
         prepared_of(root)
 
 
-def test_the_same_picture_under_two_names_has_one_label_and_one_patient(root):
+def test_same_picture_under_two_names(root):
     Image.fromarray(GREYS[0]).convert("RGB").save(root / "ü.png")
     prepared = prepared_of(root)
     assert prepared.scans.patient[["a", "ü"]].tolist() == ["a = ü"] * 2
@@ -142,12 +131,7 @@ def test_the_same_picture_under_two_names_has_one_label_and_one_patient(root):
         prepared_of(root)
 
 
-def test_pictures_need_a_window(root):
-    with pytest.raises(DataError, match=r"in: holds pictures .* no window"):
-        prepared_of(root, window=None)
-
-
-def test_a_picture_that_cannot_be_read_is_an_error_and_a_flat_one_is_left_out(root):
+def test_damaged_and_flat_pictures(root):
     Image.fromarray(np.zeros_like(GREYS[0])).save(root / "a.png")
     prepared = prepared_of(root)
     assert sorted(prepared.scans.index) == ["b.1", "d", "ü"]
@@ -172,7 +156,7 @@ def dicom(rsna_root, tmp_path):
     return root
 
 
-def test_dicom_slices_have_the_hu_and_the_patient_of_their_files_and_need_no_head(dicom, rsna_root, tmp_path):
+def test_dicom_slices(dicom, rsna_root, tmp_path):
     slices = prepared_of(dicom, window=None)
     whole = prepare("rsna", rsna_root, tmp_path / "whole", jobs=1, thickness_mm=0)
     one = slices.table.set_index("sop")
@@ -185,7 +169,7 @@ def test_dicom_slices_have_the_hu_and_the_patient_of_their_files_and_need_no_hea
         prepared_of(dicom, out="windowed")
 
 
-def test_a_dicom_slice_that_cannot_be_used_is_left_out_with_its_reason(dicom):
+def test_unusable_dicom_slice(dicom):
     victim, other = sorted(dicom.glob("*.dcm"))[:2]
     victim.write_bytes(victim.read_bytes()[:3000])
     image = dcmread(other)

@@ -26,7 +26,7 @@ def prepared(site):
     return prepare("unlabelled", site, site.parent / "set", jobs=1)
 
 
-def test_texts_are_those_of_the_files(prepared):
+def test_texts_of_the_files(prepared):
     (scan,) = prepared.scans.index
     texts = study_texts(prepared, scan)
     assert texts["PatientName"] == "Ångström^Åsa"
@@ -35,7 +35,7 @@ def test_texts_are_those_of_the_files(prepared):
     assert "InstitutionName" not in texts
 
 
-def test_japanese_of_seven_bits_is_decoded(prepared):
+def test_japanese_of_seven_bits(prepared):
     """ISO 2022 IR 87 switches to kanji by an escape sequence, and all its bytes are ASCII."""
     (scan,) = prepared.scans.index
     path = source_files(prepared, scan)[0]
@@ -47,7 +47,7 @@ def test_japanese_of_seven_bits_is_decoded(prepared):
     assert {name: texts[name] for name in names} == names
 
 
-def test_source_files_are_those_of_the_slices_from_below(prepared):
+def test_source_files_from_below(prepared):
     (scan,) = prepared.scans.index
     files = source_files(prepared, scan)
     table = prepared.slices(scan)
@@ -56,7 +56,7 @@ def test_source_files_are_those_of_the_slices_from_below(prepared):
     assert heights == sorted(heights)
 
 
-def test_files_that_are_gone_are_told(prepared):
+def test_files_that_are_gone(prepared):
     (scan,) = prepared.scans.index
     path = source_files(prepared, scan)[0]
     path.unlink()

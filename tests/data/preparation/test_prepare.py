@@ -1,14 +1,9 @@
 """Prepare: pixels and labels arrive rightly, a second run does only what is missing, bad input is told."""
 
 import errno
-import fcntl
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import joblib
@@ -18,14 +13,11 @@ import pytest
 from pydicom import dcmread
 from pydicom.config import disable_value_validation
 
-from ich_mil import files
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.preparation import scan as module
 from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.store import open_prepared, scan_file
-from ich_mil.dicom.files import header as header_module
 from ich_mil.dicom.files.header import read_headers
-from ich_mil.dicom.pixels import read as read_module
 from ich_mil.dicom.pixels.read import read_slice
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.ledger import INCOMPLETE, Code, LedgerEntry
@@ -43,7 +35,7 @@ def study(tmp_path, cq500_root):
     return tmp_path / "set"
 
 
-def test_rsna_every_file_label_and_order(prepared, rsna_root):
+def test_rsna_files_labels_and_order(prepared, rsna_root):
     table = prepared.table
     assert len(table) == len(list((rsna_root / "stage_2_train").iterdir()))
     labels = pd.read_csv(rsna_root / "stage_2_train.csv").drop_duplicates()
@@ -71,7 +63,7 @@ def test_hounsfield_units_are_those_of_the_phantom(prepared):
         assert 10 < np.median(soft) < 50
 
 
-def test_cq500_majority_of_readers_and_the_plain_series(cq500_root, tmp_path):
+def test_cq500_labels_and_plain_series(cq500_root, tmp_path):
     prepared = prepare("cq500", cq500_root, tmp_path, jobs=1)
     reads = pd.read_csv(cq500_root / "reads.csv").set_index("name")
     gold = (reads[["R1:ICH", "R2:ICH", "R3:ICH"]].sum(axis=1) >= 2).astype(int)
@@ -85,7 +77,7 @@ def test_cq500_majority_of_readers_and_the_plain_series(cq500_root, tmp_path):
     assert len(several) == (ledger.code == Code.SERIES_CHOSEN).sum()
 
 
-def test_a_folder_that_is_empty_for_now_costs_no_header(study, tmp_path, monkeypatch):
+def test_an_unmounted_share_keeps_the_index(study, tmp_path, monkeypatch):
     """As a share that is not mounted."""
     prepare("unlabelled", study, tmp_path / "out", jobs=1)
     study.rename(tmp_path / "away")
@@ -108,7 +100,7 @@ def thin(cq500_root, tmp_path):
     return tmp_path / "thin"
 
 
-def test_thin_slices_are_averaged_to_the_thickness(thin, tmp_path):
+def test_thin_slices_are_averaged(thin, tmp_path):
     """A slice is the mean of its sources; 0 mm leaves all as they are; a set has one thickness."""
     prepared = prepare("unlabelled", thin, tmp_path / "out", jobs=1)
     row = prepared.table.iloc[5]
@@ -129,7 +121,7 @@ def test_thin_slices_are_averaged_to_the_thickness(thin, tmp_path):
     assert len(means.table) < len(prepared.table)
 
 
-def test_an_averaged_slice_is_positive_if_one_of_its_sources_is(rsna_root, tmp_path):
+def test_label_of_an_averaged_slice(rsna_root, tmp_path):
     root = Path(shutil.copytree(rsna_root, tmp_path / "set"))
     table = prepare("rsna", root, tmp_path / "out", jobs=1, thickness_mm=12).table
     averaged = table[table.source.str.contains("|", regex=False)].iloc[3]
@@ -143,7 +135,7 @@ def test_an_averaged_slice_is_positive_if_one_of_its_sources_is(rsna_root, tmp_p
     assert set(table.scan[table.scan_label == 1]) == {averaged.scan}
 
 
-def test_a_second_run_does_nothing_and_a_third_only_what_is_missing(rsna_root, tmp_path, monkeypatch):
+def test_a_second_run_prepares_what_is_missing(rsna_root, tmp_path, monkeypatch):
     first = prepare("rsna", rsna_root, tmp_path, jobs=1)
     content = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     lost = scan_file(tmp_path, first.scans.index[1])
@@ -167,7 +159,7 @@ def test_no_patient_identifier_is_written(prepared, rsna_root):
 
 
 @pytest.mark.parametrize("left", [0.1, 1.0])
-def test_a_highest_slice_that_is_cut_off_in_its_header_leaves_the_scan_incomplete(study, tmp_path, left):
+def test_truncated_highest_slice_is_incomplete(study, tmp_path, left):
     """No gap tells of it: only that the file says it is CT and holds no pixels."""
     paths = sorted((study / "a").iterdir(), key=lambda path: dcmread(path).ImagePositionPatient[2])
     content = paths[-1].read_bytes()
@@ -188,7 +180,7 @@ def test_a_highest_slice_that_is_cut_off_in_its_header_leaves_the_scan_incomplet
         ({"PhotometricInterpretation": "RGB"}, Code.NOT_CT),
     ],
 )
-def test_a_slice_that_says_it_is_none_leaves_the_scan_incomplete(study, tmp_path, changes, code):
+def test_mislabelled_highest_slice_is_incomplete(study, tmp_path, changes, code):
     """The highest one: no gap tells of it. A true localizer, and a picture of another series, do not."""
     paths = sorted((study / "a").iterdir(), key=lambda path: dcmread(path).ImagePositionPatient[2])
     phantoms.rewrite(paths[-1], paths[-1], **changes)
@@ -202,7 +194,7 @@ def test_a_slice_that_says_it_is_none_leaves_the_scan_incomplete(study, tmp_path
     assert (gap["code"], gap["file"]) == (Code.GAP, f"a/{paths[-1].name}")
 
 
-def test_a_set_of_other_pixels_has_another_fingerprint(study, tmp_path):
+def test_fingerprint_follows_the_pixels(study, tmp_path):
     """Features that were stored are made again by it."""
     path = sorted((study / "a").iterdir())[3]
     before = prepare("unlabelled", study, tmp_path / "out", jobs=1)
@@ -213,9 +205,7 @@ def test_a_set_of_other_pixels_has_another_fingerprint(study, tmp_path):
     assert after.fingerprint != before.fingerprint
 
 
-def test_a_file_swapped_between_its_header_and_its_pixels_leaves_the_scan_for_the_next_run(
-    study, tmp_path, monkeypatch
-):
+def test_file_that_changes_while_it_is_read(study, tmp_path, monkeypatch):
     path, other = sorted((study / "a").iterdir())[3:5]
 
     def swapped(tasks):
@@ -235,7 +225,7 @@ def test_a_file_swapped_between_its_header_and_its_pixels_leaves_the_scan_for_th
     assert again.ledger.equals(fresh.ledger)
 
 
-def test_a_slice_alone_lies_in_the_middle_whatever_its_name(study, tmp_path):
+def test_position_of_a_single_slice(study, tmp_path):
     name = os.fsdecode(b"caf\xe9.dcm")
     (tmp_path / "one").mkdir()
     shutil.copy(sorted((study / "a").iterdir())[10], tmp_path / "one" / name)
@@ -244,7 +234,7 @@ def test_a_slice_alone_lies_in_the_middle_whatever_its_name(study, tmp_path):
     assert table.source.tolist() == [r"caf\udce9.dcm"]
 
 
-def test_links_are_followed_and_broken_ones_told(study, tmp_path):
+def test_links(study, tmp_path):
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "study").symlink_to(study / "a")
     (tmp_path / "links" / "round").symlink_to(tmp_path / "links")
@@ -258,21 +248,7 @@ def test_links_are_followed_and_broken_ones_told(study, tmp_path):
     )
 
 
-def test_another_spelling_of_the_root_is_the_same_root(study, tmp_path, monkeypatch):
-    prepare("unlabelled", study, tmp_path / "out", jobs=1)
-    monkeypatch.chdir(study.parent)
-    monkeypatch.setattr(module, "read_slice", None)  # nothing may be read again
-    prepare("unlabelled", Path("set"), tmp_path / "out", jobs=1)
-
-
-def test_a_target_that_cannot_be_a_folder(study, tmp_path):
-    (tmp_path / "file").write_text("x")
-    for out in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nothing")):
-        with pytest.raises(DataError, match=f"{out}.*cannot be written"):
-            prepare("unlabelled", study, out, jobs=1)
-
-
-def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(rsna_root, prepared, tmp_path, monkeypatch):
+def test_full_disk(rsna_root, prepared, tmp_path, monkeypatch):
     """The temporary file of the second scan links to /dev/full, where writes fail as on a full disk."""
     scans = prepared.scans.index
     target = scan_file(tmp_path / "set", scans[1])
@@ -289,24 +265,7 @@ def test_a_full_disk_is_one_error_and_leaves_nothing_half_written(rsna_root, pre
     assert len(prepare("rsna", rsna_root, tmp_path / "set", jobs=1).scans) == 4
 
 
-def test_leftovers_of_a_killed_run_are_removed(study, tmp_path):
-    for place in (tmp_path / "out", tmp_path / "out" / "scans"):
-        place.mkdir()
-        (place / ".half.npy.4242.tmp").write_text("half")
-    prepare("unlabelled", study, tmp_path / "out", jobs=1)
-    assert list((tmp_path / "out").rglob("*.tmp")) == []
-
-
-def test_two_runs_cannot_write_one_folder(study, tmp_path):
-    (tmp_path / "out").mkdir()
-    with (tmp_path / "out" / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(DataError, match="out: another process is preparing it"):
-            prepare("unlabelled", study, tmp_path / "out", jobs=1)
-    prepare("unlabelled", study, tmp_path / "out", jobs=1)
-
-
-def test_contrast_words_of_the_site_are_read_and_new_ones_prepare_the_scan_again(study, tmp_path):
+def test_contrast_words_of_the_site(study, tmp_path):
     for path in (study / "a").iterdir():
         phantoms.rewrite(path, SeriesDescription="Qwert")
     words = tmp_path / "words.csv"
@@ -322,92 +281,7 @@ def test_contrast_words_of_the_site_are_read_and_new_ones_prepare_the_scan_again
         prepare("unlabelled", study, tmp_path / "out", jobs=1, contrast_words=tmp_path / "none.csv")
 
 
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EBADF])
-def test_where_the_file_system_has_no_locks_a_line_says_so(tmp_path, monkeypatch, capsys, number):
-    def refuse(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
-    with files.alone(tmp_path / "out", doing="writing"):
-        (tmp_path / "out" / "a").touch()
-    assert "its file system has no locks" in capsys.readouterr().out
-    with pytest.raises(ZeroDivisionError), files.alone(tmp_path / "new" / "out", doing="writing"):
-        1 / 0  # noqa: B018
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_root_whose_name_is_no_utf_8_is_prepared_in_the_c_locale(study, tmp_path):
-    root, out = (tmp_path / os.fsdecode(name) for name in (b"caf\xe9", b"caf\xe9 out"))
-    shutil.copytree(study / "a", root / "a")
-    code = (
-        "import os, sys; from pathlib import Path; from ich_mil.data.preparation.prepare import prepare\n"
-        "root, out = (Path(os.fsdecode(bytes.fromhex(word))) for word in sys.argv[1:])\n"
-        "for _ in range(2): print(len(prepare('unlabelled', root, out, jobs=1).table))"
-    )
-    words = [os.fsencode(path).hex() for path in (root, out)]
-    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], env={**os.environ, **locale}, capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads((out / "prepared.json").read_text("utf-8"))["root"] == str(root)
-
-
-def test_after_an_error_a_lock_and_folders_without_anything_else_are_gone(tmp_path):
-    place = tmp_path / "a" / "b"
-
-    @files.alone(place, doing="holding")
-    def fail(name):
-        if name:
-            (place / name).touch()
-        raise KeyboardInterrupt
-
-    for name, left in (("", []), ("kept", ["kept"]), ("", ["kept"])):
-        with pytest.raises(KeyboardInterrupt):
-            fail(name)
-        assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == left
-        assert (tmp_path / "a").exists() == bool(left)
-    (place / ".lock").touch()  # of an earlier run
-    with pytest.raises(KeyboardInterrupt):
-        fail("")
-    assert (place / ".lock").exists()
-
-
-def test_a_lock_that_was_removed_a_moment_ago_holds_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(fcntl, "flock", lambda *_: (tmp_path / ".lock").unlink())
-    with (
-        pytest.raises(DataError, match="another process is holding it"),
-        files.alone(tmp_path, doing="holding"),
-    ):
-        pytest.fail("it is not held")
-
-
-def test_a_killed_run_lets_go_of_its_folder_though_its_children_live_on(tmp_path):
-    """As the workers of a DataLoader do, for seconds."""
-    program = """
-        import os, pathlib, signal, sys, time
-        from ich_mil.files import alone
-        with alone(pathlib.Path(sys.argv[1]), doing="holding"):
-            child = os.fork()
-            if not child:
-                os.close(1)
-                time.sleep(60)
-                os._exit(0)
-            print(child, flush=True)
-            os.kill(os.getpid(), signal.SIGKILL)
-    """
-    words = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
-    killed = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    child = int(killed.stdout)
-    try:
-        with files.alone(tmp_path, doing="holding"):
-            os.kill(child, 0)  # it lives
-    finally:
-        os.kill(child, signal.SIGKILL)
-
-
-def test_a_finished_set_that_cannot_be_written_is_used_as_it_is(study, tmp_path, monkeypatch, capsys):
+def test_read_only_finished_set(study, tmp_path, monkeypatch, capsys):
     out = tmp_path / "out"
     before = prepare("unlabelled", study, out, jobs=1)
     next((study / "b").iterdir()).unlink()
@@ -426,33 +300,11 @@ def test_a_finished_set_that_cannot_be_written_is_used_as_it_is(study, tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("where", "name"), [(read_module, "_stored_values"), (header_module, "read_elements")]
-)
-def test_what_memory_was_too_little_for_is_read_the_next_time(study, tmp_path, monkeypatch, where, name):
-    """Pixels or headers: a run with less memory must not end as if the files were broken."""
-    n_files = sum(path.is_file() for path in study.rglob("*"))
-    read, calls = getattr(where, name), iter(range(10_000))
-
-    def short_of_memory(*words):
-        if next(calls) % 7 == 3:
-            raise MemoryError
-        return read(*words)
-
-    with monkeypatch.context() as short:
-        short.setattr(where, name, short_of_memory)
-        first = prepare("unlabelled", study, tmp_path / "out", jobs=1)
-    lost = first.ledger[first.ledger.code == Code.NOT_OPENED]
-    assert len(lost) == n_files - len(first.table) > 0
-    assert lost.detail.str.contains("too little memory").all()
-    assert len(prepare("unlabelled", study, tmp_path / "out", jobs=1).table) == n_files
-
-
-@pytest.mark.parametrize(
     "uid",
-    ["../../evil", "/tmp/evil", "..", "a\0b", "1." * 150, "Schädel/x"],
-    ids=range(6),
+    ["../../evil", "..", "1." * 150, "Schädel/x"],
+    ids=range(4),
 )
-def test_no_scan_id_leads_out_of_the_folder(study, tmp_path, uid):
+def test_scan_ids_stay_in_the_folder(study, tmp_path, uid):
     """Study UIDs are what a file says, and a file can say anything."""
     shutil.rmtree(study / "b")
     with disable_value_validation():
@@ -471,50 +323,7 @@ def test_no_scan_id_leads_out_of_the_folder(study, tmp_path, uid):
     assert len(prepared.hu(scan)) == len(list((study / "a").iterdir()))
 
 
-def test_whole_file_keeps_the_old_file_when_the_writer_fails(tmp_path):
-    path = tmp_path / "a.txt"
-    files.write_text(path, "old")
-
-    def interrupted():
-        with files.whole_file(path) as temporary:
-            temporary.write_text("ne")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert path.read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
-
-
-def test_whole_file_does_not_answer_for_a_file_that_is_read_meanwhile(tmp_path):
-    with pytest.raises(FileNotFoundError) as caught, files.whole_file(tmp_path / "copy") as temporary:
-        shutil.copyfile(tmp_path / "absent", temporary)
-    assert caught.value.filename == str(tmp_path / "absent")
-    (tmp_path / "file").touch()
-    path = tmp_path / "file" / "a" / "b"
-    with pytest.raises(DataError, match="b: cannot be written"), files.whole_file(path):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (OSError(errno.EROFS, "x"), r"file: cannot be written \(Read-only file system\)"),
-        (RuntimeError('Read-only file system (os error 30) at path "/x/.tmpE"'), "file: cannot be written"),
-        (RuntimeError("I/O error: Disk quota exceeded (os error 122)"), "file: the disk is full"),
-    ],
-)
-def test_what_the_system_says_is_told_also_where_a_library_quotes_it(tmp_path, error, message):
-    with pytest.raises(DataError, match=message), files.whole_file(tmp_path / "file"):
-        raise error
-
-
-def test_an_error_that_names_another_number_is_left_alone(tmp_path):
-    with pytest.raises(RuntimeError, match="exit code: 28"), files.whole_file(tmp_path / "file"):
-        raise RuntimeError("a decoder ended with exit code: 28")
-
-
-def test_a_labelled_folder(study, tmp_path):
+def test_labelled_folder(study, tmp_path):
     (study / "labels.csv").write_text("\ufeffscan,label\na,1\nb,0\n")
     prepared = prepare("folder", study, tmp_path / "out", jobs=1)
     assert sorted(prepared.scans.label) == [0, 1]
@@ -522,7 +331,7 @@ def test_a_labelled_folder(study, tmp_path):
     assert positive.source.str.startswith("a/").all()
 
 
-def test_a_study_without_a_label_takes_no_part(study, tmp_path, capsys):
+def test_study_without_a_label(study, tmp_path, capsys):
     (study / "labels.csv").write_text("scan,label\na,1\n")
     prepared = prepare("folder", study, tmp_path / "out", jobs=1)
     assert prepared.scans.label.tolist() == [1]
@@ -557,7 +366,7 @@ def test_labels_by_accession_number_or_series(study, tmp_path, column):
         ("a,\nb,", "no row has a label"),
     ],
 )
-def test_label_files_that_cannot_be_used(study, tmp_path, rows, message):
+def test_bad_label_files(study, tmp_path, rows, message):
     (study / "labels.csv").write_text(f"scan,label\n{rows}\n")
     (study / "d").mkdir()
     (study / "d" / "notes.txt").write_text("no picture")
@@ -566,16 +375,7 @@ def test_label_files_that_cannot_be_used(study, tmp_path, rows, message):
     assert not (tmp_path / "out" / "scans").exists()
 
 
-def test_two_rows_for_one_study_are_told_as_such(study, tmp_path, capsys):
-    prepared = prepare("unlabelled", study, tmp_path / "unlabelled", jobs=1)
-    assert f"{tmp_path / 'unlabelled'}: 2 scans, " in capsys.readouterr().out
-    uid = prepared.table.scan[prepared.table.source.str.startswith("a/")].iloc[0]
-    (study / "labels.csv").write_text(f"scan,label\na,1\n{uid},0\nb,0\n")
-    with pytest.raises(DataError, match=r"labels\.csv: lines .* 2 and 3;"):
-        prepare("folder", study, tmp_path / "out", jobs=1)
-
-
-def test_folders_that_cannot_be_used(study, tmp_path):
+def test_bad_folders(study, tmp_path):
     with pytest.raises(DataError, match="nowhere: no such folder"):
         prepare("unlabelled", tmp_path / "nowhere", tmp_path / "out", jobs=1)
     empty = tmp_path / "empty"
@@ -590,14 +390,14 @@ def test_folders_that_cannot_be_used(study, tmp_path):
         prepare("unlabelled", empty, tmp_path / "out", jobs=1)
     assert pd.read_csv(tmp_path / "out" / "ledger.csv").file.tolist() == ["a.txt"]
     prepare("unlabelled", study, tmp_path / "good", jobs=1)
-    with pytest.raises(DataError, match="good: was prepared from"):
+    with pytest.raises(DataError, match="good: was prepared with root"):
         prepare("unlabelled", empty, tmp_path / "good", jobs=1)
     (study / "labels.csv").write_text("scan,label\na,1\nb,0\n")
-    with pytest.raises(DataError, match=r"was prepared from .*set \(unlabelled\), not from .*set \(folder\)"):
+    with pytest.raises(DataError, match="was prepared with layout unlabelled, not folder"):
         prepare("folder", study, tmp_path / "good", jobs=1)
 
 
-def test_a_folder_that_may_not_be_listed(study, tmp_path, monkeypatch):
+def test_folder_that_cannot_be_listed(study, tmp_path, monkeypatch):
     def fail(place):
         raise OSError(errno.EACCES, "x", place)
 
@@ -607,7 +407,7 @@ def test_a_folder_that_may_not_be_listed(study, tmp_path, monkeypatch):
 
 
 @pytest.mark.realdata
-def test_the_ge_study_keeps_its_28_slices_in_order(shared_data, tmp_path):
+def test_ge_study(shared_data, tmp_path):
     prepared = prepare("unlabelled", shared_data / "ge_head_ct", tmp_path, jobs=2)
     assert prepared.scans.slices.tolist() == [28]
     steps = np.diff(prepared.table.position_mm)
@@ -623,7 +423,7 @@ def test_the_ge_study_keeps_its_28_slices_in_order(shared_data, tmp_path):
 
 
 @pytest.mark.realdata
-def test_a_folder_of_oddities_ends_in_the_ledger(shared_data, tmp_path):
+def test_oddities_end_in_the_ledger(shared_data, tmp_path):
     oddities = shared_data / "oddities"
     with pytest.raises(DataError, match=r"no scan has a usable slice; .*ledger\.csv says why"):
         prepare("unlabelled", oddities, tmp_path / "none", jobs=1)
@@ -647,7 +447,7 @@ def test_two_workers_give_the_same_set(rsna_root, prepared, tmp_path, monkeypatc
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_a_cluster_of_two_workers_gives_the_same_set(rsna_root, prepared, tmp_path):
+def test_dask_cluster_gives_the_same_set(rsna_root, prepared, tmp_path):
     """joblib's dask backend: the same call in another context, both workers take part."""
     distributed = pytest.importorskip("distributed")
     with (
@@ -663,7 +463,7 @@ def test_a_cluster_of_two_workers_gives_the_same_set(rsna_root, prepared, tmp_pa
     assert together.ledger.equals(prepared.ledger)
 
 
-def test_a_set_whose_files_are_all_gone_is_none(study, tmp_path):
+def test_set_without_its_files(study, tmp_path):
     prepare("unlabelled", study, tmp_path / "out", jobs=1)
     for path in [path for path in study.rglob("*") if path.is_file()]:
         path.write_text("x")
