@@ -81,7 +81,7 @@ def test_a_folder_is_locked_once_and_for_one_process(tmp_path):
 def test_after_an_error_empty_folders_are_removed(tmp_path):
     for name in ("", "kept"):
         with pytest.raises(ZeroDivisionError), alone(tmp_path / "a" / "b", doing="holding"):
-            1 / (tmp_path / "a" / "b" / name).touch() or 0
+            1 / (tmp_path / "a" / "b" / (name or ".lock")).write_text("")
         assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ([name] if name else [])
         assert (tmp_path / "a").exists() == bool(name)
 

@@ -168,7 +168,7 @@ def gpu_log(monkeypatch):
     def to(batch, device):
         assert device.type == "cuda"
         assert log[-1] == "aside"
-        assert all(one.was_pinned for one in (*batch.hu, *batch.changed, batch.labels))
+        assert all(one.was_pinned for one in (*batch.hu, batch.labels))
         log.append(f"send {','.join(batch.scans)}")
         return replace(batch)
 
@@ -199,10 +199,10 @@ def test_each_batch_is_sent_while_the_one_before_it_is_worked_on(prepared, gpu_l
     steps = loader(dataset, workers=workers, steps=[[2], [0], [1]], device=GPU)
     for _ in range(2):  # two epochs
         for batch in steps:
-            # changed is empty, and hu and labels are none of the memory of others
-            kept = [f"keep {one.data_ptr()}" for one in (*batch.hu, *batch.changed, batch.labels)]
-            assert gpu_log[-3:] == kept
-            del gpu_log[-3:]
+            # hu and labels are none of the memory of others
+            kept = [f"keep {one.data_ptr()}" for one in (*batch.hu, batch.labels)]
+            assert gpu_log[-2:] == kept
+            del gpu_log[-2:]
             (plain,) = loader(dataset, workers=0, steps=[[dataset.scans.index(batch.scans[0])]])
             assert torch.equal(batch.hu[0], plain.hu[0])
             assert torch.equal(batch.labels, plain.labels)

@@ -104,15 +104,16 @@ def every_file(folder: Path, root: Path) -> Iterator[str]:
     """
     closed: list[str] = []
     seen: set[tuple[int, int]] = set()
-    skipped = len(str(root).rstrip("/")) + 1
+    base = str(root.absolute())
+    skipped = len(os.path.join(base, ""))  # noqa: PTH118
 
     def keep(error: OSError) -> None:
-        if str(error.filename) == str(root):
+        if str(error.filename) == base:
             reason = os.strerror(error.errno or 0)
             raise DataError(f"{root}: cannot be listed ({reason}); make the folder readable") from error
         closed.append(str(error.filename))
 
-    for parent, folders, names in os.walk(folder, onerror=keep, followlinks=True):
+    for parent, folders, names in os.walk(folder.absolute(), onerror=keep, followlinks=True):
         folders.sort()
         status = os.stat(parent)  # noqa: PTH116
         if (status.st_dev, status.st_ino) in seen:  # a link to a folder above
