@@ -85,7 +85,7 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
             raise DataError(
                 f"{len(own)} patients with label {label} are too few for the shares "
                 f"validation {validation:g} and test {test:g}: every split needs one; add scans of that "
-                f"label, or lower the shares{_one_for_all(scans)}"
+                f"label, or lower the shares"
             )
         kinds = [own[several[own]], own[~several[own]]]
         if max(map(len, kinds)) <= len(shares):  # neither stratum has enough patients for every split
@@ -98,14 +98,6 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
                 part = part[size:]
     table = scans.rename_axis("scan").reset_index()
     return table.assign(split=table.patient.map(split))[COLUMNS]
-
-
-def _one_for_all(scans: pd.DataFrame) -> str:
-    """Hint for an error message if most scans share one PatientID, as after anonymisation; else ''."""
-    most = int(scans.patient.value_counts().max()) if len(scans) else 0
-    if 2 * most <= len(scans) or most < 2:
-        return ""
-    return f" ({most} of {len(scans)} scans have one PatientID: other people with the same need another)"
 
 
 def read_scan_list(path: Path) -> pd.DataFrame:

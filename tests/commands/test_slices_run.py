@@ -101,7 +101,7 @@ def test_scans_of_both_sets_are_divided_together_and_learned_from(run):
     own = features.select(learned.scans)
     assert learned.bag_labels == own.slice_labels.tolist()  # every slice a bag, as all are labelled
     assert watched.bag_labels == features.select(watched.scans).labels.tolist()
-    assert given["weights"] == [(learned.bag_labels,)] * 2
+    assert given["weights"] == [(learned.bag_labels,)]
 
 
 def test_the_head_learns_from_slices_and_is_calibrated_on_whole_scans(run):

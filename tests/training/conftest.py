@@ -3,6 +3,7 @@
 import pytest
 
 from ich_mil.data.preparation.prepare import prepare
+from ich_mil.data.splits import draw_splits
 from tests import phantoms
 
 
@@ -11,3 +12,8 @@ def prepared(tmp_path_factory):
     """Twelve prepared phantom studies."""
     folder = tmp_path_factory.mktemp("training")
     return prepare("rsna", phantoms.rsna(folder / "set", studies=12), folder / "prepared", jobs=1)
+
+
+@pytest.fixture(scope="session")
+def splits(prepared):
+    return draw_splits(prepared.scans, validation=0.3, test=0.0, seed=0)

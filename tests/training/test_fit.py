@@ -1,12 +1,6 @@
 """The CNN's training: class weights, the best epoch kept, a killed run goes on as if it never stopped."""
 
-import os
-import pickle
-import resource
 import shutil
-import signal
-import tempfile
-import zipfile
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -17,7 +11,6 @@ from pydantic import ValidationError
 from torchvision.models import squeezenet1_1
 
 from ich_mil.data.bags import Pictures, ScanDataset
-from ich_mil.data.splits import draw_splits
 from ich_mil.encoders.attention_cnn import AttentionCnn, BagOutput, CnnSettings
 from ich_mil.encoders.frozen import extract_features
 from ich_mil.encoders.slice_encoders import EncoderSettings
@@ -28,18 +21,12 @@ from ich_mil.training.fit_cnn import EpochLog, fit_cnn
 from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.window_presets import PRESETS
-from tests.together import forkserver
 
 WINDOWS = PRESETS["papers"]
 ENCODER = EncoderSettings(size=32)
 CNN = CnnSettings()
 # patience above the epochs: training must not stop early, whatever the loss does
 TRAINING = TrainingSettings(learning_rate=1e-3, bags=2, max_epochs=4, patience=9)
-
-
-@pytest.fixture(scope="module")
-def splits(prepared):
-    return draw_splits(prepared.scans, validation=0.3, test=0.0, seed=0)
 
 
 def fit(prepared, splits, out, **changes):
@@ -139,66 +126,6 @@ def test_training_stops_early(prepared, splits, tmp_path):
         assert len(pd.read_csv(tmp_path / "log.csv")) == len(log)
 
 
-def _fit_until(epoch, number, *about):
-    """Train, and send this process a signal at the end of an epoch."""
-    at_end = EpochLog.on_train_epoch_end
-
-    def bomb(self, trainer, pl_module):
-        at_end(self, trainer, pl_module)
-        if trainer.current_epoch == epoch:
-            os.kill(os.getpid(), number)
-
-    EpochLog.on_train_epoch_end = bomb
-    torch.set_num_threads(1)
-    fit(*about)
-
-
-def killed(*about, epoch, number):
-    """The exit code of a run that is sent a signal at the end of an epoch."""
-    process = forkserver().Process(target=_fit_until, args=(epoch, number, *about))
-    process.start()
-    process.join()
-    return process.exitcode
-
-
-@pytest.mark.slow
-def test_killed_run_resumes_to_the_same_model(prepared, splits, tmp_path):
-    assert killed(prepared, splits, tmp_path / "a", epoch=2, number=signal.SIGKILL) == -signal.SIGKILL
-    assert (tmp_path / "a" / "last.ckpt").is_file()
-    assert not (tmp_path / "a" / "cnn.json").exists()
-
-    resumed = predictions(fit(prepared, splits, tmp_path / "a"), prepared)
-    straight = predictions(fit(prepared, splits, tmp_path / "b"), prepared)
-    assert torch.equal(resumed[0], straight[0])
-    assert torch.equal(resumed[1], straight[1])
-    logs = [pd.read_csv(tmp_path / name / "log.csv") for name in "ab"]
-    assert logs[0].equals(logs[1])
-
-
-@pytest.mark.slow
-def test_sigterm_ends_a_run(prepared, splits, tmp_path):
-    assert killed(prepared, splits, tmp_path / "a", epoch=0, number=signal.SIGTERM) == -signal.SIGTERM
-    assert len(pd.read_csv(tmp_path / "a" / "log.csv")) == 1
-
-
-@pytest.mark.slow
-def test_augmented_run_resumes_to_the_same_model(prepared, splits, tmp_path):
-    varied = replace(TRAINING, augment=True, max_epochs=3)
-    fit(prepared, splits, tmp_path / "before", training=replace(varied, max_epochs=1))
-    (tmp_path / "before").rename(tmp_path / "a")
-    (tmp_path / "a" / ".best.ckpt.1.tmp").touch()  # left by a killed run
-    resumed = predictions(fit(prepared, splits, tmp_path / "a", training=varied), prepared)
-    assert not list((tmp_path / "a").glob(".*"))
-    straight = predictions(fit(prepared, splits, tmp_path / "b", training=varied), prepared)
-    assert torch.equal(resumed[1], straight[1])
-    log = (tmp_path / "b" / "log.csv").read_text()
-    assert (tmp_path / "a" / "log.csv").read_text() == log
-    # the same weights and dropout, but other pictures, then another order
-    fit(prepared, splits, tmp_path / "c", training=replace(varied, augment=False))
-    fit(prepared, splits, tmp_path / "d", training=varied, seed=1)
-    assert len({log, *((tmp_path / name / "log.csv").read_text() for name in "cd")}) == 3
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
 def test_every_epoch_has_its_own_steps(prepared, splits, tmp_path, monkeypatch, workers):
@@ -224,31 +151,6 @@ def test_every_epoch_has_its_own_steps(prepared, splits, tmp_path, monkeypatch, 
     assert [len(order) // size for order in orders][::3] == [1, 1]
 
 
-@pytest.mark.slow
-def test_full_disk_leaves_the_last_whole_checkpoint(prepared, splits, tmp_path, monkeypatch):
-    fixed = replace(TRAINING, fixed_epochs=True)
-    straight = predictions(fit(prepared, splits, tmp_path / "a", training=fixed), prepared)
-    save, calls, limits = torch.save, iter(range(100)), resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def fill(state, file):
-        if next(calls) == 3:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
-        return save(state, file)
-
-    try:
-        with monkeypatch.context() as full:
-            full.setattr(torch, "save", fill)
-            with pytest.raises(DataError, match=r"last\.ckpt: cannot be written \(File too large\)"):
-                fit(prepared, splits, tmp_path / "b", training=fixed)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == ["best.ckpt", "last.ckpt", "log.csv"]
-    # nor is it written anywhere else first
-    monkeypatch.setattr(tempfile, "mkstemp", lambda *_, **__: pytest.fail("a file elsewhere"))
-    resumed = predictions(fit(prepared, splits, tmp_path / "b", training=fixed), prepared)
-    assert torch.equal(resumed[1], straight[1])
-
-
 def test_step_too_large_for_the_gpu(prepared, splits, tmp_path, monkeypatch):
     def full(*_, **__):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nMore.")
@@ -256,14 +158,6 @@ def test_step_too_large_for_the_gpu(prepared, splits, tmp_path, monkeypatch):
     monkeypatch.setattr(MilModule, "training_step", full)
     with pytest.raises(ConfigError, match=r"GPU's memory \(CUDA out of .* 20.00 GiB.\); lower training.bags"):
         fit(prepared, splits, tmp_path)
-
-
-def test_ctrl_c_is_a_keyboard_interrupt(prepared, splits, tmp_path, monkeypatch):
-    monkeypatch.setattr(ScanDataset, "__getitem__", lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        fit(prepared, splits, tmp_path)
-    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.slow
@@ -284,54 +178,6 @@ def test_fixed_epochs_keep_the_last(prepared, splits, tmp_path):
     assert torch.equal(resumed[1], predictions(model, prepared)[1])
     assert (tmp_path / "b" / "best.ckpt").read_bytes() == before, "a copy that goes on leaves the original"
     assert {path.name for path in (tmp_path / "c").iterdir()} == {"best.ckpt", "last.ckpt", "log.csv"}
-
-
-@pytest.fixture(scope="module")
-def one_epoch(prepared, splits, tmp_path_factory):
-    out = tmp_path_factory.mktemp("one_epoch")
-    fit(prepared, splits, out, training=replace(TRAINING, max_epochs=1))
-    return out
-
-
-class Payload:
-    """Makes a folder when it is unpickled."""
-
-    def __init__(self, mark):
-        self.mark = mark
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.mark),)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["last.ckpt", "best.ckpt"])
-@pytest.mark.parametrize("content", ["nothing", "zip", "tensors", "pickle", "code"])
-def test_damaged_or_hostile_checkpoint(prepared, splits, one_epoch, tmp_path, name, content):
-    out, payload = tmp_path / "cnn", Payload(tmp_path / "mark")
-    shutil.copytree(one_epoch, out)
-    path = out / name
-    match content:
-        case "nothing":
-            path.write_bytes(b"")
-        case "zip":
-            with zipfile.ZipFile(path, "w") as archive:
-                archive.writestr("a", "b")
-        case "tensors":
-            torch.save({"state_dict": {}}, path)
-        case "pickle":
-            path.write_bytes(pickle.dumps(payload))
-        case "code":
-            torch.save({"state_dict": {}, "loops": {}, "callbacks": {"x": payload}}, path)
-    with pytest.raises(ModelError, match=rf"{name}: cannot be read .* delete {out}"):
-        fit(prepared, splits, out, training=replace(TRAINING, max_epochs=1))
-    assert not (tmp_path / "mark").exists()
-
-
-@pytest.mark.slow
-def test_checkpoint_of_another_model(prepared, splits, one_epoch, tmp_path):
-    shutil.copytree(one_epoch, tmp_path / "cnn")
-    with pytest.raises(ModelError, match=r"last\.ckpt: belongs to another model"):
-        fit(prepared, splits, tmp_path / "cnn", cnn=CnnSettings(features=32))
 
 
 def test_initial_weights_are_read_once(prepared, splits, tmp_path, monkeypatch):
