@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
 from ich_mil.data.bags import Pictures, ScanDataset
 from ich_mil.data.preparation.prepare import prepare
@@ -158,6 +159,7 @@ def test_ranks_share_the_slices_evenly(prepared, tmp_path):
 
 
 def test_trainer_knows_machines_and_processes(tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_zero_only, "rank", 0, raising=False)  # set by the trainer, for all later loggers
     started = {"RANK": 3, "WORLD_SIZE": 6, "LOCAL_RANK": 1, "LOCAL_WORLD_SIZE": 2, "GROUP_RANK": 1}
     for name, value in {**started, "TORCHELASTIC_RUN_ID": "test"}.items():
         monkeypatch.setenv(name, str(value))
