@@ -8,7 +8,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -106,20 +106,39 @@ def record(kind: type[C], values: Mapping[str, Any], path: Path) -> C:
     """
     values = _current(values)
     try:
-        if isinstance(values, dict) and (unknown := sorted(values.keys() - {f.name for f in fields(kind)})):  # type: ignore[arg-type]
-            raise ValueError(f"it has an unknown field {unknown[0]!r:.40}")
-        return TypeAdapter(kind).validate_json(json.dumps(values), strict=True)
+        built = TypeAdapter(kind).validate_json(json.dumps(values), strict=True)
+        if unknown := _unknown(values, asdict(built)):  # type: ignore[call-overload]
+            raise ValueError(f"it has an unknown field {unknown!r:.40}")
     except ValidationError as error:
         raise ModelError(f"{path}: cannot be read ({first_fault(error)}); train again") from error
     except ValueError as error:
         raise ModelError(f"{path}: cannot be read ({error}); train again") from error
+    return built
 
 
 def first_fault(error: ValidationError) -> str:
     """The first fault of a pydantic error in words: field, what is allowed, what came."""
     fault = error.errors(include_url=False)[0]
-    place, given = ".".join(map(str, fault["loc"])), fault["input"]
-    return f"{place + ': ' if place else ''}{fault['msg']}, got {given!r:.40}"
+    name, given = ".".join(map(str, fault["loc"])), fault["input"]
+    match fault["type"]:
+        case "missing":
+            return f"it lacks {name}"
+        case "unexpected_keyword_argument":
+            return f"it has an unknown field {name!r:.40}"
+    return f"{name + ': ' if name else ''}{fault['msg']}, got {given!r:.40}"
+
+
+def _unknown(values: Any, known: Any) -> str:
+    """The first name in nested JSON values that the fields built of them do not have; ''."""
+    if isinstance(values, dict) and isinstance(known, dict):
+        for name, value in values.items():
+            if name not in known:
+                return str(name)
+            if inner := _unknown(value, known[name]):
+                return inner
+    if isinstance(values, list) and isinstance(known, list | tuple):
+        return next((name for pair in zip(values, known, strict=True) if (name := _unknown(*pair))), "")
+    return ""
 
 
 def _current(values: Any) -> Any:
