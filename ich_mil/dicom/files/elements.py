@@ -16,12 +16,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO
 
 import pydicom
 from pydicom.config import disable_value_validation
 from pydicom.dataset import Dataset
-from pydicom.tag import Tag
+from pydicom.tag import BaseTag, Tag
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
 MOST_VALUE_BYTES = 1 << 25
@@ -175,19 +175,19 @@ def read_elements(path: Path, keywords: Iterable[str]) -> Elements:
         NotDicomError, EmptyFileError, OSError, zlib.error, ValueError: see `open_dicom`.
         Exception: whatever pydicom raises on a damaged file.
     """
-    keywords = frozenset(keywords)
+    tags = _tags(frozenset(keywords))
     with quiet(), open_dicom(path) as file:
         ds = pydicom.dcmread(
             file,
             stop_before_pixels=True,
-            specific_tags=_tags(keywords),
+            specific_tags=list(tags),
             defer_size=MOST_VALUE_BYTES,
             force=True,
         )
         start = file.tell()
         element = file.read(8)  # tag and VR, or tag and length
         n_bytes = file.seek(0, io.SEEK_END)
-        values = {keyword: _value(ds, keyword) for keyword in keywords if keyword in ds}
+        values = {tags[tag]: _value(ds, tag) for tag in ds.keys() & tags.keys()}
     meta = ds.file_meta
     offset = start + (12 if element[4:6].isalpha() else 8)
     return Elements(
@@ -201,13 +201,13 @@ def read_elements(path: Path, keywords: Iterable[str]) -> Elements:
 
 
 @cache
-def _tags(keywords: frozenset[str]) -> list[Any]:
-    return [Tag(keyword) for keyword in sorted(keywords)]
+def _tags(keywords: frozenset[str]) -> dict[BaseTag, str]:
+    return {Tag(keyword): keyword for keyword in sorted(keywords)}
 
 
-def _value(ds: Dataset, keyword: str) -> Any:
+def _value(ds: Dataset, tag: BaseTag) -> Any:
     """Converted value of an element, None if pydicom cannot convert it."""
     try:
-        return ds[keyword].value
+        return ds[tag].value
     except (ValueError, TypeError, OverflowError, NotImplementedError):
         return None
