@@ -152,8 +152,8 @@ def _directions_to_bone(bone: Mask, soft: Mask) -> NDArray[np.uint8]:
 
     `bone` and `soft`, cells that a line may cross, and the counts are (n, h, w).
     """
-    # With empty cells after each row and slice, every (rows, columns) step is one offset in the flat array, and
-    # cells that leave the picture land in the margin.
+    # With empty cells after each row and slice, every (rows, columns) step is one offset in the flat array,
+    # and cells that leave the picture land in the margin.
     margin = ((0, 0), (0, MARGIN), (0, MARGIN))
     all_bone, all_soft = np.pad(bone, margin), np.pad(soft, margin)
     count = np.zeros(all_bone.shape, np.uint8)

@@ -65,7 +65,9 @@ def read_site_phrases(path: Path | None) -> SitePhrases:
         return ()
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = tuple((row["phrase"] or "", (row["meaning"] or "").strip()) for row in csv.DictReader(file))
+            rows = tuple(
+                (row["phrase"] or "", (row["meaning"] or "").strip()) for row in csv.DictReader(file)
+            )
         for phrase, meaning in rows:
             if meaning not in SITE_MEANINGS or not re.search(r"\w", phrase):
                 raise ValueError(f"phrase {phrase!r}, meaning {meaning!r}")
@@ -114,7 +116,10 @@ def _patterns() -> list[tuple[re.Pattern[str], str]]:
 @cache
 def _site_patterns(site: SitePhrases) -> list[tuple[re.Pattern[str], str]]:
     phrases = [(re.escape(_normalized(phrase)).replace(r"\ ", r"\W+"), meaning) for phrase, meaning in site]
-    return [(re.compile(_words([phrase])), meaning) for phrase, meaning in sorted(phrases, key=lambda p: -len(p[0]))]
+    return [
+        (re.compile(_words([phrase])), meaning)
+        for phrase, meaning in sorted(phrases, key=lambda p: -len(p[0]))
+    ]
 
 
 def _words(patterns: list[str]) -> str:

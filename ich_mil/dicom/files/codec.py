@@ -1,11 +1,11 @@
 """Decoder for one compressed frame of Pixel Data.
 
 The decoder of each transfer syntax is fixed, so that results do not depend on other installed packages:
-pydicom for RLE, pyjpegls for JPEG-LS, GDCM for JPEG, JPEG 2000 and HTJ2K. Rows, Columns and bits of a stream
-are compared with the header before decoding, or after it where the decoder reports them (JPEG-LS). Streams
-other than RLE must have their end marker: decoders fill missing data with grey.
+pydicom for RLE, pyjpegls for JPEG-LS, GDCM for JPEG, JPEG 2000 and HTJ2K. The size of streams other than RLE
+is compared with the header before decoding, and their end marker must be present: decoders fill missing data
+with grey.
 
-Source: DICOM PS3.5 8.2 and annex A.4 (encapsulation); ITU-T T.81 (JPEG), T.800 (JPEG 2000).
+Source: DICOM PS3.5 8.2 and annex A.4 (encapsulation); ITU-T T.81 (JPEG).
 """
 
 import io
@@ -47,7 +47,8 @@ PLUGINS = {
 }
 """Transfer syntax -> (pydicom plugin name, required module, package that provides it)."""
 _END = b"\xff\xd9"
-_FRAME_HEADERS = {0xC0, 0xC1, 0xC2, 0xC3}  # markers of the processes of `_JPEG` (T.81 table B.1)
+_FRAME_HEADERS = {0xC0, 0xC1, 0xC3, 0xF7}  # baseline, extended, lossless (T.81 table B.1), JPEG-LS
+_FIRST_MARKER, _START_OF_SCAN = 0xC0, 0xDA
 
 
 class CodecError(Exception):
@@ -75,15 +76,11 @@ def decode(stream: bytes, header: SliceHeader) -> np.ndarray:
     plugin, module, package = PLUGINS[syntax]
     if find_spec(module) is None:
         raise NoDecoderError(f"{syntax.name} needs the package {package}: pip install {package}")
-    if syntax != RLELossless and not stream.rstrip(b"\0\xff").endswith(_END):  # padded with either byte
-        raise CodecError("its code stream is truncated: the end marker is absent")
     bits = pixels.bits_stored
-    if syntax in _JPEG:
-        rows, columns, bits = _jpeg_size(stream)
-        _check_size(header, rows, columns, bits)
-    elif syntax in JPEG2000TransferSyntaxes:
-        columns, rows = Image.open(io.BytesIO(stream), formats=("JPEG2000",)).size
-        _check_size(header, rows, columns, get_j2k_parameters(stream).get("precision", 0))
+    if syntax != RLELossless:
+        if not stream.rstrip(b"\0\xff").endswith(_END):  # padded with either byte
+            raise CodecError("its code stream is truncated: the end marker is absent")
+        bits = max(bits, _check_size(stream, header))
     if syntax == JPEGExtended12Bit and pixels.bits_stored != 8:
         return _gdcm_12_bit(stream, header)
     # GDCM's JPEG 2000 decoder also reads HTJ2K, but pydicom has no HTJ2K entry for it
@@ -96,39 +93,50 @@ def decode(stream: bytes, header: SliceHeader) -> np.ndarray:
         "number_of_frames": 1,
         "bits_allocated": pixels.bits_allocated,
         # GDCM's JPEG decoder clears bits above this number: padding 30768 would become 2096
-        "bits_stored": max(pixels.bits_stored, bits),
+        "bits_stored": bits,
         "pixel_representation": int(pixels.signed),
         "pixel_keyword": "PixelData",
         "correct_unused_bits": False,
     }
     with quiet():
-        stored, decoded = decoder.as_array(encapsulate([stream]), decoding_plugin=plugin, **options)
-    _check_size(header, *stored.shape, int(decoded["bits_allocated"]))
+        stored, _ = decoder.as_array(encapsulate([stream]), decoding_plugin=plugin, **options)
     return stored
 
 
-def _check_size(header: SliceHeader, rows: int, columns: int, bits: int) -> None:
-    """Compare the size of a stream or of its pixels with the header."""
-    allocated = header.pixels.bits_allocated
-    if (rows, columns) != (header.rows, header.columns) or not 2 <= bits <= allocated:
-        size = f"{header.rows} x {header.columns} of {allocated}"
-        raise CodecError(f"its code stream has {rows} x {columns} pixels of {bits} bits; its header has {size}")
+def _check_size(stream: bytes, header: SliceHeader) -> int:
+    """Compare the size of a stream other than RLE with the header; its number of bits per sample."""
+    if header.pixels.syntax in JPEG2000TransferSyntaxes:
+        with Image.open(io.BytesIO(stream), formats=("JPEG2000",)) as image:  # reads the stream's header only
+            columns, rows = image.size
+            samples = len(image.getbands())
+        bits = get_j2k_parameters(stream).get("precision", 0)
+    else:
+        rows, columns, samples, bits = _jpeg_size(stream)
+    if (rows, columns, samples) != (
+        header.rows,
+        header.columns,
+        1,
+    ) or not 2 <= bits <= header.pixels.bits_allocated:
+        wanted = f"{header.rows} x {header.columns} x 1 of {header.pixels.bits_allocated}"
+        size = f"{rows} x {columns} x {samples} of {bits}"
+        raise CodecError(f"its code stream has {size} bits; its header has {wanted}")
+    return bits
 
 
-def _jpeg_size(stream: bytes) -> tuple[int, int, int]:
-    """Rows, Columns and bits of a JPEG stream of one sample per pixel (T.81 B.2.2).
+def _jpeg_size(stream: bytes) -> tuple[int, int, int, int]:
+    """Rows, columns, samples per pixel and bits per sample of a JPEG or JPEG-LS stream (T.81 B.2.2).
 
-    No library reads the header of lossless JPEG, and GDCM ends the process on an invalid one.
+    No library tells them before decoding, and GDCM ends the process on an invalid segment before the scan.
     """
-    at = 2
-    while stream[at : at + 1] == b"\xff" and stream[at + 1] >= min(_FRAME_HEADERS) and at + 10 <= len(stream):
+    at, size = 2, None
+    while stream[at : at + 1] == b"\xff" and at + 10 <= len(stream) and stream[at + 1] >= _FIRST_MARKER:
+        if stream[at + 1] == _START_OF_SCAN and size is not None:
+            return size
         if stream[at + 1] in _FRAME_HEADERS:
             bits, rows, columns, samples = struct.unpack(">BHHB", stream[at + 4 : at + 10])
-            if samples != 1:
-                break
-            return rows, columns, bits
+            size = rows, columns, samples, bits
         at += 2 + int.from_bytes(stream[at + 2 : at + 4], "big")
-    raise CodecError("its code stream has no valid frame header of one sample per pixel")
+    raise CodecError("its code stream has invalid markers, or no frame header before its scan")
 
 
 def _gdcm_12_bit(stream: bytes, header: SliceHeader) -> np.ndarray:

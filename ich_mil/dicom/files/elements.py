@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 import pydicom
 from pydicom.config import disable_value_validation
+from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
 from pydicom.tag import BaseTag, Tag
 from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
@@ -33,6 +34,8 @@ _PREAMBLE = 132
 _META = 144  # the preamble and element (0002,0000), whose value is the size of the other meta elements
 _FIRST_GROUPS = {b"\x02\x00", b"\x08\x00"}  # of the first element in a file without preamble
 _PIXEL_DATA = (b"\xe0\x7f\x10\x00", b"\x7f\xe0\x00\x10")
+_MEDIA_SOP_CLASS = Tag("MediaStorageSOPClassUID")
+_UNDEFINED = 0xFFFFFFFF
 _BLANKS = " \0\t\r\n"
 
 
@@ -104,14 +107,16 @@ class Elements:
         media_sop_class: MediaStorageSOPClassUID, or ''.
         values: keyword -> value as pydicom converts it; None if it cannot be converted.
         pixel_offset: offset of the Pixel Data value in the (inflated) file [bytes]; -1 without Pixel Data.
+        pixel_length: length of the Pixel Data value [bytes]; -1 if undefined.
         n_bytes: size of the (inflated) file.
-        has_character_set: whether the file declares a SpecificCharacterSet.
+        has_character_set: whether SpecificCharacterSet has a value.
     """
 
     syntax: str
     media_sop_class: str
     values: dict[str, Any]
     pixel_offset: int
+    pixel_length: int
     n_bytes: int
     has_character_set: bool
 
@@ -185,18 +190,21 @@ def read_elements(path: Path, keywords: Iterable[str]) -> Elements:
             force=True,
         )
         start = file.tell()
-        element = file.read(8)  # tag and VR, or tag and length
+        element = file.read(12)  # tag, then VR, reserved bytes and length, or length only
         n_bytes = file.seek(0, io.SEEK_END)
-        values = {tags[tag]: _value(ds, tag) for tag in ds.keys() & tags.keys()}
+        values = {tags[tag]: _value(ds, tag) for tag in ds.keys() & tags.keys() if _is_whole(ds, tag)}
     meta = ds.file_meta
-    offset = start + (12 if element[4:6].isalpha() else 8)
+    media_sop_class = meta.MediaStorageSOPClassUID if _is_whole(meta, _MEDIA_SOP_CLASS) else ""
+    head = 12 if element[4:6].isalpha() else 8
+    length = int.from_bytes(element[head - 4 : head], "little" if element[:1] == b"\xe0" else "big")
     return Elements(
         syntax=str(meta.get("TransferSyntaxUID") or ImplicitVRLittleEndian),
-        media_sop_class=str(meta.get("MediaStorageSOPClassUID", "")),
+        media_sop_class=str(media_sop_class),
         values=values,
-        pixel_offset=offset if element[:4] in _PIXEL_DATA else -1,
+        pixel_offset=start + head if element[:4] in _PIXEL_DATA else -1,
+        pixel_length=-1 if length == _UNDEFINED else length,
         n_bytes=n_bytes,
-        has_character_set="SpecificCharacterSet" in ds,
+        has_character_set=bool(ds.get("SpecificCharacterSet")),
     )
 
 
@@ -211,3 +219,13 @@ def _value(ds: Dataset, tag: BaseTag) -> Any:
         return ds[tag].value
     except (ValueError, TypeError, OverflowError, NotImplementedError):
         return None
+
+
+def _is_whole(ds: Dataset, tag: BaseTag) -> bool:
+    """Whether an element was read, not cut off (half a UID is another) or too large."""
+    if tag not in ds:
+        return False
+    raw = ds.get_item(tag, keep_deferred=True)
+    if not isinstance(raw, RawDataElement) or not raw.length:
+        return True
+    return raw.value is not None and len(raw.value) == raw.length

@@ -14,7 +14,11 @@ from pydicom.dataset import Dataset
 from ich_mil.dicom.contrast import means_no_agent
 from ich_mil.dicom.files.elements import Elements, quiet, text_of
 
-SEQUENCES = ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence", "ContrastBolusAgentSequence")
+SEQUENCES = (
+    "SharedFunctionalGroupsSequence",
+    "PerFrameFunctionalGroupsSequence",
+    "ContrastBolusAgentSequence",
+)
 """Keywords of the sequences that this module reads."""
 _FUNCTIONAL_GROUPS = {
     "ImagePositionPatient": "PlanePositionSequence",
@@ -30,7 +34,7 @@ _FUNCTIONAL_GROUPS = {
 
 
 def frames_of(elements: Elements) -> list[Elements]:
-    """Elements of each frame of a multi-frame file, in the order of Pixel Data; [] without functional groups."""
+    """Elements of each frame of a multi-frame file, in order; [] without functional groups."""
     shared = next(iter(elements.values.get("SharedFunctionalGroupsSequence") or []), Dataset())
     frames = elements.values.get("PerFrameFunctionalGroupsSequence") or []
     with quiet():
@@ -44,7 +48,9 @@ def _frame_values(own: Dataset, shared: Dataset) -> dict[str, object]:
         values[keyword] = next((v for item in items if (v := item.get(keyword)) is not None), None)
     # one item per agent (PS3.3 C.7.6.16.2.12)
     usage = own.get("ContrastBolusUsageSequence") or shared.get("ContrastBolusUsageSequence") or []
-    values["ContrastBolusAgentAdministered"] = [agent.get("ContrastBolusAgentAdministered") for agent in usage]
+    values["ContrastBolusAgentAdministered"] = [
+        agent.get("ContrastBolusAgentAdministered") for agent in usage
+    ]
     return values
 
 

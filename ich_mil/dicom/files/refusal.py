@@ -189,10 +189,11 @@ def check_pixel_data(path: Path, elements: Elements, n_values: int) -> tuple[int
     stored = elements.short("BitsStored") or allocated
     if not 1 <= stored <= allocated:
         raise refusal(path, Code.UNREADABLE, f"BitsStored is {stored}; BitsAllocated is {allocated}")
-    needed = n_values * allocated // 8 if elements.syntax in UncompressedTransferSyntaxes else 1
-    if (available := elements.n_bytes - elements.pixel_offset) < needed:
-        reason = f"pixel data are truncated: {max(available, 0)} of {needed} bytes or more"
-        raise refusal(path, Code.UNREADABLE, reason)
+    have, needed = elements.n_bytes - elements.pixel_offset, 1
+    if elements.syntax in UncompressedTransferSyntaxes:
+        have, needed = min(have, elements.pixel_length), n_values * allocated // 8
+    if have < needed:
+        raise refusal(path, Code.UNREADABLE, f"pixel data are truncated: {max(have, 0)} of {needed} bytes")
     return allocated, stored
 
 
