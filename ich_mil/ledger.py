@@ -70,7 +70,7 @@ class Code(StrEnum):
     SERIES_KIND = "series-kind", "noted", True
     """The chosen series is not a plain axial series of the head."""
     CONTRAST_UNSURE = "contrast-unsure", "noted"
-    """Contrast agent unknown: the series description is not understood, or contradicts the header."""
+    """The series description contradicts the header on contrast agent."""
     PART_OF_HEAD = "part-of-head", "noted", True
     """The chosen series covers less than a head."""
     GAP = "gap", "noted", True

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-IMPORTED = ["tests.together", "tests.dicom.watch", "ich_mil.training.fit_cnn", "ich_mil.gp.fit_calibration"]
+IMPORTED = ["tests.together", "ich_mil.training.fit_cnn", "ich_mil.gp.fit_calibration"]
 IMPORTED += ["ich_mil.dicom.pixels.read", "gdcm", "jpeg_ls"]
 
 

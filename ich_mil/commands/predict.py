@@ -13,7 +13,7 @@ from ich_mil.commands.triage import read_triage
 from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.splits import learned_from, load_splits
 from ich_mil.data.store import PreparedSet
-from ich_mil.dicom.contrast_words import read_site_phrases
+from ich_mil.dicom.contrast import read_site_phrases
 from ich_mil.files import alone
 from ich_mil.ledger import Code
 from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources

@@ -152,41 +152,19 @@ def _directions_to_bone(bone: Mask, soft: Mask) -> NDArray[np.uint8]:
 
     `bone` and `soft`, cells that a line may cross, and the counts are (n, h, w).
     """
-    all_bone, all_soft = _to_bits(bone), _to_bits(soft)
-    width = bone.shape[2] + MARGIN
-    count = np.zeros(bone.shape, np.uint8)
+    # With empty cells after each row and slice, every (rows, columns) step is one offset in the flat array,
+    # and cells that leave the picture land in the margin.
+    margin = ((0, 0), (0, MARGIN), (0, MARGIN))
+    all_bone, all_soft = np.pad(bone, margin), np.pad(soft, margin)
+    count = np.zeros(all_bone.shape, np.uint8)
     for steps in STEPS:
-        found, clear = all_bone, all_soft
+        reached, clear = all_bone.ravel(), all_soft.ravel()
         for down, across in steps:
-            step = down * width + across
-            found |= clear & _ahead(found, step)
-            clear &= _ahead(clear, step)
-        count += _from_bits(found, bone.shape)
-    return count
-
-
-def _to_bits(mask: Mask) -> int:
-    """Pack a mask into one integer with one bit per cell, which shifts many times faster than an array.
-
-    The margin after each row and each slice makes every (rows, columns) step a constant number of bits.
-    Cells that leave the picture land in the margin, which is empty.
-    """
-    wide = np.pad(mask, ((0, 0), (0, MARGIN), (0, MARGIN)))
-    return int.from_bytes(np.packbits(wide, bitorder="little").tobytes(), "little")
-
-
-def _from_bits(bits: int, shape: tuple[int, ...]) -> Mask:
-    """Inverse of `_to_bits`: unpack an integer into a mask of `shape` (n, h, w)."""
-    n, h, w = shape
-    size = n * (h + MARGIN) * (w + MARGIN)
-    packed = np.frombuffer(bits.to_bytes(size // 8 + 1, "little"), np.uint8)
-    wide = np.unpackbits(packed, bitorder="little", count=size).view(np.bool_)
-    return wide.reshape(n, h + MARGIN, w + MARGIN)[:, :h, :w]
-
-
-def _ahead(bits: int, step: int) -> int:
-    """Shift a packed mask so that each cell holds the value `step` cells ahead of it."""
-    return bits >> step if step >= 0 else bits << -step
+            offset = -(down * all_bone.shape[2] + across)
+            reached = reached | clear & np.roll(reached, offset)
+            clear = clear & np.roll(clear, offset)
+        count += reached.reshape(count.shape)
+    return count[:, : bone.shape[1], : bone.shape[2]]
 
 
 def _join(values: NDArray[np.integer[Any]], how: np.ufunc, rows: int, columns: int) -> NDArray[np.int32]:

@@ -1,198 +1,128 @@
-"""Detection of contrast agent administration in free-text descriptions.
+"""Contrast agent in free text: a series description, a folder name or the name of an agent.
 
-In: a text in any language, and additional phrases of a site. Out: `Told`: with contrast, without contrast or
-unknown, and the unknown words that prevented a decision.
+In: a text, and phrases of a site. Out: with contrast, without contrast or unknown. `contrast_words.csv` lists
+regular expressions with their meaning, for texts in lower case without accents:
 
-Phrases come from a table (`ich_mil.dicom.contrast_words`), and the longest matching phrase wins. A word that
-is not in the table is split into parts that are ('Kontrastmittelgabe'). Words that remain unknown are
-ignored. An agent next to an unknown word is ignored too, because the word may be a negation.
+    other     looks like one of the others and is not ('post op')
+    plain     no agent was given
+    contrast  an agent was given
+    phase     implies an agent unless the text denies one: a phase, an angiography, an iodine map
+    agent     an agent or its injection: contrast, unless negated
+    no        negation before an agent
+    absent    negation after an agent
+    with      precedes an agent; at the end of a text it means contrast
+
+The developers collected the list; radiologists who speak the languages have not reviewed it.
 """
 
+import csv
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from typing import NamedTuple
+import unicodedata
+from collections import defaultdict
+from functools import cache, lru_cache
+from pathlib import Path
 
-from ich_mil.dicom.contrast_words import ALONE, Meaning, SitePhrases, Token, phrase_meanings, tokens_of
+from ich_mil.errors import ConfigError
 
-LEAST_PART = 3
-"""Minimum number of letters of a part of a compound word."""
-MOST_CODE = 3
-"""Maximum number of letters next to a digit that are a code rather than a word, as in H30s or FC68."""
+SitePhrases = tuple[tuple[str, str], ...]
+"""Pairs (phrase, meaning) of a site, which outrank the list."""
+SITE_MEANINGS = ("contrast", "plain", "other")
 
-_MILLIMETRES = frozenset({"mm", "cm", "thk"})
-_NOTHING = {Meaning.WITHOUT, Meaning.LACKING, Meaning.PLAIN}
-_NO = frozenset({"n", "na"})
-"""Values of ContrastBolusAgent that mean no agent and are not in the table."""
+_LIST = Path(__file__).parent / "contrast_words.csv"
+_DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2212\u30fb"), "-") | {ord("_"): " "}
+# letters of scripts with blanks between words, whose patterns match whole words
+_LETTER = "[^\\W\\d_\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]"
+_NO_AGENT = re.compile(r"n|na|n/a|[0.,]+")
 
 
-class Told(NamedTuple):
-    """Contrast information in a text.
+@lru_cache(maxsize=4096)
+def contrast_of(text: str, site: SitePhrases = ()) -> bool | None:
+    """Whether `text` says that a contrast agent was given; None if it does not say."""
+    text, meanings = _normalized(text), set[str]()
+    for pattern, meaning in (*_site_patterns(site), *_patterns()):
+        text, n = pattern.subn(" ; ", text)
+        meanings |= {meaning} if n else set()
+    if "contrast" in meanings:
+        return True
+    return False if "plain" in meanings else True if "phase" in meanings else None
 
-    Attributes:
-        contrast: True with contrast, False without, None if the text does not say.
-        unknown: unknown words that prevented a decision.
+
+def means_no_agent(text: str) -> bool:
+    """Whether `text`, the name of an agent or of a route, states that no agent was given."""
+    normalized = _normalized(text).strip()
+    absent = re.fullmatch(_words(_listed()["no"] + _listed()["absent"]), normalized)
+    return bool(absent or _NO_AGENT.fullmatch(normalized)) or contrast_of(text) is False
+
+
+def read_site_phrases(path: Path | None) -> SitePhrases:
+    """Read the phrases of a site from a CSV file with the columns phrase and meaning; () without a path.
+
+    Raises:
+        ConfigError: the file cannot be read, lacks a column, or has an empty phrase or another meaning than
+            `SITE_MEANINGS`.
     """
-
-    contrast: bool | None
-    unknown: tuple[str, ...]
-
-
-class _Item(NamedTuple):
-    meaning: Meaning
-    text: str
-
-
-@dataclass(frozen=True)
-class ContrastWords:
-    """Contrast phrases of the table and of a site.
-
-    Attributes:
-        phrases: tokens of a phrase -> its meaning.
-        longest: number of tokens of the longest phrase.
-    """
-
-    phrases: Mapping[tuple[str, ...], Meaning]
-    longest: int
-
-    def read(self, text: str) -> Told:
-        """Contrast information in `text`. Statements about the agent outrank what a phase implies."""
-        items = self._items(text)
-        agent, implied, unknown = _said(items)
-        contrast = agent if agent is not None else implied
-        if contrast is None:
-            unknown += [one.text for one in items if one.meaning == Meaning.UNKNOWN]
-        return Told(contrast, tuple(dict.fromkeys(unknown)))
-
-    def means_none(self, text: str) -> bool:
-        """Whether `text`, the value of an agent or route element, states that no agent was given."""
-        if all(one.text in _NO or set(one.text) <= set("0.,") for one in tokens_of(text)):
-            return True
-        meanings = {one.meaning for one in self._items(text)}
-        neutral = _NOTHING | {Meaning.BETWEEN, Meaning.OTHER, Meaning.AND}
-        return bool(meanings & _NOTHING) and (meanings <= neutral or self.read(text).contrast is False)
-
-    def _items(self, text: str) -> list[_Item]:
-        """Phrases of a text, from left to right, longest match first."""
-        tokens = tokens_of(text)
-        items: list[_Item] = []
-        at = 0
-        while at < len(tokens):
-            for size in range(min(self.longest, len(tokens) - at), 0, -1):
-                words = tuple(one.text for one in tokens[at : at + size])
-                any_number = tuple("#" if one[0].isdigit() else one for one in words)
-                meaning = self.phrases.get(words) or self.phrases.get(any_number)
-                if meaning is not None:
-                    items.append(_Item(meaning, " ".join(words)))
-                    at += size
-                    break
-            else:
-                items += self._unmatched(tokens[at])
-                at += 1
-        return items
-
-    def _unmatched(self, token: Token) -> list[_Item]:
-        """Items for a token that begins no phrase."""
-        text = token.text
-        if text[0].isdigit():
-            return [_Item(Meaning.NUMBER, text)]
-        if not text[0].isalpha():
-            return [_Item(Meaning.AND, text)] if text in "/&" else []
-        if parts := self._parts(text):
-            return [_Item(self.phrases[part,], part) for part in parts]
-        is_code = len(text) <= MOST_CODE and token.beside_digit
-        return [_Item(Meaning.OTHER if is_code or _is_letter(text) else Meaning.UNKNOWN, text)]
-
-    def _parts(self, word: str) -> list[str]:
-        """Split a compound word into words of the table; empty if a remainder is not in the table."""
-        if (word,) in self.phrases:
-            return [word]
-        for end in range(len(word) - LEAST_PART, LEAST_PART - 1, -1):
-            if (word[:end],) in self.phrases and (rest := self._parts(word[end:])):
-                return [word[:end], *rest]
-        return []
+    if path is None:
+        return ()
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = tuple(
+                (row["phrase"] or "", (row["meaning"] or "").strip()) for row in csv.DictReader(file)
+            )
+        for phrase, meaning in rows:
+            if meaning not in SITE_MEANINGS or not re.search(r"\w", phrase):
+                raise ValueError(f"phrase {phrase!r}, meaning {meaning!r}")
+    except (OSError, KeyError, ValueError, csv.Error) as error:
+        needed = f"columns phrase,meaning in UTF-8, meaning one of {', '.join(SITE_MEANINGS)}"
+        raise ConfigError(f"{path}: cannot be used ({error}); it needs {needed}") from error
+    return rows
 
 
-def _is_letter(text: str) -> bool:
-    """Whether a text is a single letter of an alphabetic script."""
-    return len(text) == 1 and not re.match(f"[{ALONE}]", text)
-
-
-def _said(items: list[_Item]) -> tuple[bool | None, bool | None, list[str]]:
-    """Contrast by statements about the agent, contrast implied by phases or angiography, unknown words."""
-    agent: set[bool] = set()
-    implied: set[bool] = set()
-    unknown: list[str] = []
-    at = 0
-    while at < len(items):
-        meaning, start = items[at].meaning, at
-        at += 1
-        after = _skip(items, at, Meaning.AND)
-        following = items[after].meaning if after < len(items) else None
-        if meaning == Meaning.PLAIN:
-            agent.add(False)
-        elif meaning == Meaning.CONTRAST:
-            implied.add(True)
-        elif meaning == Meaning.AFTER:
-            to = _skip(items, at, Meaning.NUMBER, Meaning.OTHER, Meaning.AND)
-            if to == len(items) or items[to].meaning not in (Meaning.EVENT, Meaning.UNKNOWN):
-                implied.add(True)
-        elif meaning == Meaning.WITH and (following == Meaning.WITHOUT or _is_end(items, at)):
-            agent.add(True)
-            at = after + 1 if following == Meaning.WITHOUT else at
-        elif meaning == Meaning.WITHOUT:
-            chain = _skip(items, at, Meaning.BETWEEN, Meaning.AND)
-            if following == Meaning.WITH and after > at:  # 'without and with'
-                agent.add(True)
-            elif chain < len(items) and items[chain].meaning == Meaning.AGENT:
-                agent.add(False)
-                at = _end_of_agents(items, chain)
-            elif following == Meaning.CONTRAST and after == at:  # 'no perfusion' does not exclude an agent
-                at += 1
-            elif _is_end(items, at):
-                agent.add(False)
-        elif meaning == Meaning.AGENT:
-            at = _end_of_agents(items, start)
-            then = items[at].meaning if at < len(items) else None
-            explicit = start > 0 and items[start - 1].meaning in (Meaning.WITH, Meaning.AFTER)
-            beside = items[max(start - 1, 0) : start] + items[at : at + 1]
-            doubtful = [one.text for one in beside if one.meaning == Meaning.UNKNOWN]
-            negation = {Meaning.LACKING} | ({Meaning.WITHOUT} if at + 1 == len(items) else set())
-            if then in negation:
-                agent.add(False)
-                at += 1
-            elif doubtful and not explicit:
-                unknown += doubtful
-            else:
-                agent.add(True)
-    # Both values together mean scans before and after contrast: True.
-    return max(agent, default=None), max(implied, default=None), unknown
-
-
-def _skip(items: list[_Item], at: int, *meanings: Meaning) -> int:
-    while at < len(items) and items[at].meaning in meanings:
-        at += 1
-    return at
-
-
-def _end_of_agents(items: list[_Item], at: int) -> int:
-    """Index after a chain of agents that starts at `at`, such as 'oral or iv contrast'."""
-    while at < len(items) and items[at].meaning == Meaning.AGENT:
-        at += 1
-        to = _skip(items, at, Meaning.BETWEEN, Meaning.AND)
-        if to < len(items) and items[to].meaning == Meaning.AGENT:
-            at = to
-    return at
-
-
-def _is_end(items: list[_Item], at: int) -> bool:
-    """Whether only numbers and units (slice thickness, repeat number) follow."""
-    return all(one.meaning == Meaning.NUMBER or one.text in _MILLIMETRES for one in items[at:])
+def _normalized(text: str) -> str:
+    """Text in lower case without accents, full width and the dots of abbreviations."""
+    text = unicodedata.normalize("NFKC", text).translate(_DASHES).casefold().replace("ı", "i")
+    text = re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFD", text))
+    return re.sub(r"\b([^\W\d])\.(?=[^\W\d]\b)", r"\1", unicodedata.normalize("NFC", text))
 
 
 @cache
-def contrast_words(site: SitePhrases = ()) -> ContrastWords:
-    """Contrast phrases of the table, overridden by the phrases of a site."""
-    phrases = phrase_meanings(site)
-    return ContrastWords(phrases, max(map(len, phrases)))
+def _listed() -> dict[str, list[str]]:
+    """Patterns of the list by meaning."""
+    listed: dict[str, list[str]] = defaultdict(list)
+    with _LIST.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            listed[row["meaning"]].append(row["pattern"])
+    return listed
+
+
+@cache
+def _patterns() -> list[tuple[re.Pattern[str], str]]:
+    """Patterns of the list with their meaning, in order of application."""
+    listed = _listed()
+    agent, no, absent, with_ = (_words(listed[meaning]) for meaning in ("agent", "no", "absent", "with"))
+    joint = r"\W*(?:[&+/]|and|or|och|og|und|et|y|e|i|и|та|en)\W*"
+    chain = rf"{agent}(?:(?:{joint}|\W*d[ei]?\W+|\W*){agent})*"
+    words = rf"(?:\W+(?!{with_})[^\W\d]+){{0,3}}?"
+    end = r"(?=[\W\d]*(?:mm|cm|thk)?[\W\d]*$)"
+    patterns = [
+        *((_words(listed["other"]), "other"), (rf"{with_}{joint}{no}|{no}{joint}{with_}", "contrast")),
+        *((_words(listed["contrast"]), "contrast"), (_words(listed["plain"]), "plain")),
+        *((rf"{no}{words}\W*{chain}", "plain"), (rf"{chain}\W*{absent}", "plain"), (agent, "contrast")),
+        *((rf"{no}\W*{_words(listed['phase'])}", "other"), (_words(listed["phase"]), "phase")),
+        *((rf"{no}{end}", "plain"), (rf"{with_}{end}", "contrast")),
+    ]
+    return [(re.compile(pattern), meaning) for pattern, meaning in patterns]
+
+
+@cache
+def _site_patterns(site: SitePhrases) -> list[tuple[re.Pattern[str], str]]:
+    phrases = [(re.escape(_normalized(phrase)).replace(r"\ ", r"\W+"), meaning) for phrase, meaning in site]
+    return [
+        (re.compile(_words([phrase])), meaning)
+        for phrase, meaning in sorted(phrases, key=lambda p: -len(p[0]))
+    ]
+
+
+def _words(patterns: list[str]) -> str:
+    """Pattern for any of the patterns as whole words."""
+    edge = f"(?:(?<!{_LETTER})|(?!{_LETTER}))"
+    return f"{edge}(?:{'|'.join(patterns)}){edge}"

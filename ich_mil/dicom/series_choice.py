@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ich_mil.dicom.contrast import Told, contrast_words
-from ich_mil.dicom.contrast_words import SitePhrases
+from ich_mil.dicom.contrast import SitePhrases, contrast_of
 from ich_mil.dicom.geometry.order import LEFT_OUT, Series
 from ich_mil.dicom.geometry.planes import AXIAL_DEGREES, tilt_degrees
 from ich_mil.ledger import Code, LedgerEntry
@@ -101,7 +100,7 @@ def kind_entries(chosen: Series, site: SitePhrases = ()) -> list[LedgerEntry]:
     """Ledger entries for deviations of the chosen series from a plain axial scan of a whole head.
 
     Entries are for the kind of series (post-contrast, bone, not axial, other body part, too long), for an
-    extent shorter than a head, and for a description that has unknown words or contradicts the header.
+    extent shorter than a head, and for a description that contradicts the header.
     """
     kinds = _kinds(chosen, site)
     for kind, n_such in (("post-contrast", _n_with_agent(chosen)), ("bone", _n_sharp(chosen))):
@@ -135,11 +134,6 @@ def _text(series: Series) -> str:
     return text.replace("_", " ")  # \b does not split 'POST_5MM'
 
 
-def _told(series: Series, site: SitePhrases) -> Told:
-    """Contrast information in the series description or folder name."""
-    return contrast_words(site).read(_text(series))
-
-
 def _header_contrast(series: Series) -> bool | None:
     """Contrast state stated by more than half of the headers, None if there is no such majority."""
     half = len(series.headers) / 2
@@ -150,23 +144,17 @@ def _header_contrast(series: Series) -> bool | None:
 
 def _contrast(series: Series, site: SitePhrases) -> bool | None:
     """Whether a series is post-contrast, by its headers or else by its description; None if unknown."""
-    told = _header_contrast(series)
-    return _told(series, site).contrast if told is None else told
+    contrast = _header_contrast(series)
+    return contrast_of(_text(series), site) if contrast is None else contrast
 
 
 def _contrast_unsure(series: Series, site: SitePhrases) -> str:
-    """Reason for doubt about the contrast state of a series, in words; '' if there is none.
-
-    Unknown words in folder names are ignored: the name need not come from anyone who knows the scan.
-    """
-    header, told = _header_contrast(series), _told(series, site)
-    if header is None and series.description and told.unknown:
-        words = ", ".join(map(repr, told.unknown))
-        return f"unknown words in the description: {words}; contrast words of the site can define them"
-    if header is not None and told.contrast not in (None, header):
-        said = ("without contrast", "with contrast")
-        return f"its header is {said[header]}, its description {said[not header]}; the header counts"
-    return ""
+    """Contradiction between header and description on contrast, in words; '' if there is none."""
+    header, text = _header_contrast(series), contrast_of(_text(series), site)
+    if header is None or text in (None, header):
+        return ""
+    names = ("without contrast", "with contrast")
+    return f"its header is {names[header]}, its description {names[not header]}; the header counts"
 
 
 def _is_bone(series: Series) -> bool:

@@ -1,4 +1,4 @@
-"""Small valid CT files in every encoding that occurs, made by code, for tests and as seeds of the fuzzer.
+"""Small valid CT files in every encoding that occurs, made by code, for tests.
 
 Out: `Case`s: the bytes of a file, and the HU that reading it must give, exact or within a stated tolerance
 where the encoding is lossy. Encoders are those of pydicom, pyjpegls and GDCM; none of them writes HTJ2K,
@@ -403,17 +403,6 @@ def _odd_cases() -> Iterator[Case]:
     for name, syntax in _NATIVE.items():
         ds = add_native(data_set(odd, EIGHT_BIT), [odd], EIGHT_BIT, syntax)
         yield Case(f"{name}/8-bit-odd", file_bytes(ds, syntax), (EIGHT_BIT.hu(odd),))
-    # 8-bit pixels in words of a big endian file, the first the lower byte; one frame begins within a word.
-    frames, expected = (odd, odd[::-1]), (EIGHT_BIT.hu(odd), EIGHT_BIT.hu(odd[::-1]))
-    for name, ds in (
-        ("big-endian/8-bit-words", data_set(odd, EIGHT_BIT)),
-        ("enhanced/big-endian-8-bit-words", enhanced(frames, (EIGHT_BIT, EIGHT_BIT))),
-    ):
-        n_frames = ds.get("NumberOfFrames", 1)
-        add_native(ds, frames[:n_frames], EIGHT_BIT, ExplicitVRBigEndian)
-        ds.PixelData = np.frombuffer(ds.PixelData, np.uint16).byteswap().tobytes()
-        ds["PixelData"].VR = "OW"
-        yield Case(name, file_bytes(ds, ExplicitVRBigEndian), expected[:n_frames])
 
 
 def _multi_frame_cases() -> Iterator[Case]:

@@ -340,14 +340,10 @@ def test_the_header_outranks_the_description_and_a_contradiction_is_noted(series
     assert ["the header counts" in one for one in noted] == [True] * contradicted
 
 
-def test_an_unknown_word_is_noted_and_does_not_decide():
-    series = series_of("a", 32, 5.0, description="Kepala dengan kontras")
+def test_words_of_the_site_decide():
+    series = series_of("a", 32, 5.0, description="Kepala protokol 7")
+    site = (("protokol 7", "contrast"),)
     assert kind(series) == "plain"
-    (entry,) = kind_entries(series)
-    assert (entry.code, "'dengan'" in entry.detail) == (Code.CONTRAST_UNSURE, True)
-    assert kind_entries(series_of("a", 32, 5.0, description="Kepala dengan kontras", no_contrast=True)) == []
-    assert "'dengan'" in not_chosen(series_of("b", 32, 5.0), [series])[0].detail
-    site = (("kepala", "other"), ("dengan", "with"), ("kontras", "agent"))
     assert reason_for(series, [series], site).startswith("post-contrast")
     assert [entry.code for entry in kind_entries(series, site)] == [Code.SERIES_KIND]
     assert rank_series([series, series_of("z", 3, 30.0)], site)[0].series_uid == "z"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from pydicom import dcmread
-from pydicom.uid import CTImageStorage
+from pydicom.uid import CTImageStorage, UncompressedTransferSyntaxes
 from pynetdicom import AE, _config
 from pynetdicom.pdu import A_ASSOCIATE_RQ
 from pynetdicom.pdu_primitives import (
@@ -19,7 +19,6 @@ from pynetdicom.pdu_primitives import (
 )
 
 from ich_mil.dicom.files import codec
-from ich_mil.dicom.files.elements import NATIVE
 from ich_mil.errors import DataError
 from ich_mil.serve import listener as listener_module
 from ich_mil.serve.listener import HALF_OPEN_OF_ADDRESS, SYNTAXES, Listener
@@ -294,7 +293,7 @@ def test_log_lines_of_aborts_and_none_of_a_port_check(listen, caplog, monkeypatc
 
 
 def test_syntaxes_are_those_of_the_reader(listen):
-    assert set(SYNTAXES) == NATIVE | set(codec.PLUGINS)
+    assert set(SYNTAXES) == {*UncompressedTransferSyntaxes, *codec.PLUGINS}
     assert len(set(SYNTAXES)) == len(SYNTAXES)
     ae = AE(ae_title="SCANNER")
     ae.add_requested_context(CTImageStorage, SYNTAXES[-1])

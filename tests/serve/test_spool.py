@@ -4,7 +4,6 @@ import json
 import os
 import sys
 import time
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +11,9 @@ from threading import Barrier
 
 import pytest
 from pydicom import dcmread
-from pydicom.uid import DeflatedExplicitVRLittleEndian
 
-from ich_mil.dicom.files import elements
 from ich_mil.errors import DataError
 from ich_mil.serve.failures import LEDGER_LINES
-from ich_mil.serve.node import return_freed_memory
 from ich_mil.serve.spool import SpoolFullError
 from ich_mil.serve.studies import RefusedError
 from tests.serve.fakes import failed, judge, judged, no_room_for, open_spool, store, unreadable
@@ -190,56 +186,6 @@ def test_object_without_a_study_uid_is_refused(spool, study, recwarn):
         store(spool, ct_slice(uid(1), 0, StudyInstanceUID=study))
     assert spool.take() is None
     recwarn.clear()
-
-
-def test_deflated_object_is_read_in_bounded_memory(spool):
-    """Only as much as the header takes is inflated, of 64 MB of zeros behind it."""
-    image = ct_slice(uid(1), 0, PixelData=bytes(64 << 20))
-    image.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
-    path = spool.incoming / "one.dcm"
-    image.save_as(path, enforce_file_format=True)
-    with path.open("ab") as file:
-        file.truncate(64 << 20)  # what follows the deflated data is not read either
-    tracemalloc.start()
-    try:
-        assert spool.store(path, sop_uid="1.2")
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 4 << 20
-
-
-def test_headers_of_many_objects_are_inflated_one_at_a_time(spool, monkeypatch):
-    """Eight associations at once, 40 MB of zeros in the header of each object: 32 MB of one are in memory."""
-    bytearray(31 << 20)  # glibc raises its limit when it is freed
-    return_freed_memory()
-    n_threads, inflating, counts = 8, [], []
-    image = ct_slice(uid(1), 0)
-    del image.PixelData
-    image.add_new(0x7FDF1010, "OB", bytes(40 << 20))
-    image.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
-    files = [spool.incoming / f"{number}.dcm" for number in range(n_threads)]
-    image.save_as(files[0], enforce_file_format=True)
-    del image
-    for file in files[1:]:
-        file.write_bytes(files[0].read_bytes())
-    real = elements._inflated
-
-    def counted(*arguments):
-        inflating.append(0)
-        for part in real(*arguments):
-            inflating[-1] += len(part)
-            yield part
-        counts.append((len(inflating), sum(inflating)))
-        inflating.pop()
-
-    monkeypatch.setattr(elements, "_inflated", counted)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is that from here on
-    before = memory("VmHWM")
-    with ThreadPoolExecutor(n_threads) as pool:
-        assert sum(pool.map(lambda file: spool.store(file, sop_uid="1.2"), files)) == 1
-    assert max(counts) <= (1, elements.MOST_HEADER_BYTES)
-    assert memory("VmHWM") - before < 6 * elements.MOST_HEADER_BYTES
 
 
 @pytest.mark.parametrize("content", [b"", b"DICM", bytes(9999), bytes(128) + b"DICM" + bytes(range(256)) * 9])

@@ -27,7 +27,7 @@ from ich_mil.data.preparation.record import ScanRecord, read_record, scan_finger
 from ich_mil.data.preparation.scan import ScanTask, prepare_scans
 from ich_mil.data.splits import content_of
 from ich_mil.data.store import COLUMNS, FORMAT, UNFINISHED, PreparedSet, open_prepared, scan_file
-from ich_mil.dicom.contrast_words import SitePhrases, read_site_phrases
+from ich_mil.dicom.contrast import SitePhrases, read_site_phrases
 from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import DataError
 from ich_mil.files import CsvRows, alone, digest, remove_leftovers, whole_file, write_json
@@ -78,7 +78,7 @@ def prepare(
         jobs: number of parallel workers.
         thickness_mm: thin slices are averaged to about this thickness in mm; 0 leaves them unchanged.
         window: (level, width) in HU of the 8-bit pictures of layout `slices`.
-        contrast_words: a CSV file with contrast words of the site (`ich_mil.dicom.contrast_words`).
+        contrast_words: a CSV file with contrast words of the site (`ich_mil.dicom.contrast`).
 
     Raises:
         ConfigError: the contrast words cannot be used.

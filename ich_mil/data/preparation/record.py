@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ich_mil.data.store import FORMAT, scan_file
-from ich_mil.dicom.contrast_words import SitePhrases
+from ich_mil.dicom.contrast import SitePhrases
 from ich_mil.dicom.geometry.planes import Edges, edges_of
 from ich_mil.errors import DataError
 from ich_mil.files import digest, write_text

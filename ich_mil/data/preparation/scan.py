@@ -20,7 +20,7 @@ import numpy as np
 from ich_mil.data.preparation.record import ScanRecord, write_record
 from ich_mil.data.store import scan_file
 from ich_mil.dicom.anatomy import head_cut_off, head_refusal
-from ich_mil.dicom.contrast_words import SitePhrases
+from ich_mil.dicom.contrast import SitePhrases
 from ich_mil.dicom.files.header import SliceHeader, slice_entry, slice_name
 from ich_mil.dicom.geometry.order import Series
 from ich_mil.dicom.geometry.planes import AXIAL_DEGREES, tilt_degrees

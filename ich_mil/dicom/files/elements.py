@@ -1,63 +1,42 @@
-"""Fast header parser: raw values of selected DICOM elements and the location of Pixel Data.
+"""Header elements of one DICOM file, read by pydicom without Pixel Data.
 
-In: a path and DICOM keywords. Out: `Elements`, whose values are decoded on access. Pixel Data is not read, a
-deflated file is inflated only as far as its header, nested sequences are skipped without recursion. pydicom
-takes three times as long for an RSNA slice, and every file passes through this parser.
+In: a path and DICOM keywords. Out: `Elements`, the values of these keywords and the location of Pixel Data. A
+deflated file is inflated in memory up to a limit.
 
-Source: DICOM PS3.5 7.1 (elements), 7.5 (sequences), 6.2.2 (UN), A.5 (deflated); PS3.10 7.1 (preamble, meta).
+Source: DICOM PS3.5 A.5 (deflated); PS3.10 7.1 (preamble, file meta information).
 """
 
 import io
 import math
 import stat
-import struct
+import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import pydicom
+from pydicom.config import disable_value_validation
+from pydicom.dataelem import RawDataElement
 from pydicom.dataset import Dataset
-from pydicom.filereader import read_dataset
-from pydicom.tag import Tag
-from pydicom.uid import (
-    DeflatedExplicitVRLittleEndian,
-    ExplicitVRBigEndian,
-    ImplicitVRLittleEndian,
-    UncompressedTransferSyntaxes,
-)
-from pydicom.valuerep import VR
+from pydicom.tag import BaseTag, Tag
+from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian, ImplicitVRLittleEndian
 
-from ich_mil.dicom.files.text import decode_text
+MOST_VALUE_BYTES = 1 << 25
+"""Maximum size of one element of a header: the functional groups of a frame take about 1 KB."""
+MOST_INFLATED_BYTES = 1 << 29
+"""Maximum inflated size of a deflated file: 500 frames of 512 x 512 take half of it."""
 
-HEAD_BYTES = 1 << 15
-"""Bytes read first: the header of one slice takes 2 to 20 KB."""
-MOST_HEADER_BYTES = 1 << 25
-"""Bytes read if `HEAD_BYTES` end before Pixel Data: a multi-frame header takes about 1 KB per frame."""
-INFLATE_BYTES = 1 << 29
-"""Maximum inflated size of a deflated file [bytes]: 500 frames of 512 x 512 take half of it."""
-MOST_VALUE_BYTES = 1 << 11
-"""Bytes kept of a value: LO has at most 64 characters, a person name 192, each of at most 4 bytes."""
-MOST_ITEMS = 1 << 17
-"""Maximum number of sequence items in a header: a frame of an Enhanced CT has about 10."""
-NATIVE = frozenset(UncompressedTransferSyntaxes)
-"""Transfer syntaxes with native (not encapsulated) Pixel Data (PS3.5 A.1-A.5)."""
-UNDEFINED = 0xFFFFFFFF
-
-_VRS = frozenset(vr.value.encode() for vr in VR if len(vr.value) == 2)
-# VRs with a four-byte length field (PS3.5 table 7.1-1)
-_LONG = frozenset(b"OB OD OF OL OV OW SQ SV UC UN UR UT UV".split())
-_SYNTAX, _MEDIA_SOP_CLASS, _PIXEL_DATA = 0x00020010, 0x00020002, 0x7FE00010
-_ITEM, _END_OF_ITEM, _END_OF_SEQUENCE = 0xFFFEE000, 0xFFFEE00D, 0xFFFEE0DD
-_ITEM_BYTES = {True: b"\xfe\xff\x00\xe0", False: b"\xff\xfe\xe0\x00"}  # tag by byte order, True: little
-_CHARACTER_SET = "SpecificCharacterSet"
-_PREAMBLE = 128
-_PART_BYTES = 1 << 16
+_PREAMBLE = 132
+_META = 144  # the preamble and element (0002,0000), whose value is the size of the other meta elements
 _FIRST_GROUPS = {b"\x02\x00", b"\x08\x00"}  # of the first element in a file without preamble
+_PIXEL_DATA = (b"\xe0\x7f\x10\x00", b"\x7f\xe0\x00\x10")
+_MEDIA_SOP_CLASS = Tag("MediaStorageSOPClassUID")
+_UNDEFINED = 0xFFFFFFFF
 _BLANKS = " \0\t\r\n"
-_ESCAPE = b"\x1b"  # first byte of a code extension (PS3.5 6.1.2.5)
 
 
 class NotDicomError(Exception):
@@ -68,35 +47,78 @@ class EmptyFileError(NotDicomError):
     """The file is empty or begins with zeros, as after a failed copy."""
 
 
-def check_regular(path: Path) -> None:
-    """Refuse FIFOs, devices and files of /proc (size 0) before they are opened: they can block."""
-    found = path.stat()
-    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Suppress pydicom's validation and warnings: RSNA files have invalid UIDs (`ID_...`) throughout."""
+    with warnings.catch_warnings(), disable_value_validation():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def open_dicom(path: Path) -> BinaryIO:
+    """Open a DICOM file for reading; a deflated file as its inflated copy in memory.
+
+    Raises:
+        NotDicomError: the file is not regular (a FIFO or device can block), or does not begin like DICOM.
+        EmptyFileError: the file is empty or begins with zeros.
+        OSError: the file cannot be read.
+        zlib.error, ValueError: the file is deflated and damaged, or too large.
+    """
+    status = path.stat()
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
         raise NotDicomError("it is not a regular file")
-    if not found.st_size:
+    if not status.st_size:
         raise EmptyFileError
+    file = path.open("rb")
+    head = file.read(io.DEFAULT_BUFFER_SIZE)
+    file.seek(0)
+    has_preamble = head[128:_PREAMBLE] == b"DICM"
+    deflated = has_preamble and DeflatedExplicitVRLittleEndian.encode() in head[:1024]
+    if has_preamble and not deflated:
+        return file
+    with file:
+        if deflated:
+            return _inflated(file)
+        if not any(head[:128]):
+            raise EmptyFileError
+        if len(head) < 8 or head[:2] not in _FIRST_GROUPS:
+            raise NotDicomError
+        return path.open("rb")
+
+
+def _inflated(file: BinaryIO) -> BinaryIO:
+    """Copy of a deflated file as Explicit VR Little Endian."""
+    head = file.read(_META)
+    meta = head + file.read(int.from_bytes(head[-4:], "little"))
+    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    content = inflater.decompress(file.read(), MOST_INFLATED_BYTES)
+    if inflater.unconsumed_tail:
+        raise ValueError(f"it would inflate to more than {MOST_INFLATED_BYTES >> 20} MB")
+    old, new = DeflatedExplicitVRLittleEndian.encode(), ExplicitVRLittleEndian.encode()
+    return io.BytesIO(meta.replace(old, new.ljust(len(old), b"\0")) + content)
 
 
 @dataclass(frozen=True)
 class Elements:
-    """Requested elements of one file, as bytes.
+    """Requested elements of one file.
 
     Attributes:
         syntax: transfer syntax UID; the DICOM default if the file names none (PS3.5 10.1).
-        values: keyword -> raw value; empty bytes for a sequence of undefined length.
+        media_sop_class: MediaStorageSOPClassUID, or ''.
+        values: keyword -> value as pydicom converts it; None if it cannot be converted.
         pixel_offset: offset of the Pixel Data value in the (inflated) file [bytes]; -1 without Pixel Data.
         pixel_length: length of the Pixel Data value [bytes]; -1 if undefined.
-        sequences: function that parses the data set up to Pixel Data with pydicom, including sequences.
+        n_bytes: size of the (inflated) file.
+        has_character_set: whether SpecificCharacterSet has a value.
     """
 
     syntax: str
     media_sop_class: str
-    little_endian: bool
-    values: dict[str, bytes]
+    values: dict[str, Any]
     pixel_offset: int
     pixel_length: int
     n_bytes: int
-    sequences: Callable[[], Dataset]
+    has_character_set: bool
 
     def texts(self, keyword: str) -> list[str]:
         """Values of a text element without surrounding blanks and NULs; [] if absent or empty."""
@@ -105,40 +127,46 @@ class Elements:
 
     def text(self, keyword: str) -> str:
         """Value of a text element, several values joined by a backslash; '' if absent."""
-        raw = self.values.get(keyword, b"")
-        if raw.isascii() and _ESCAPE not in raw:  # ISO 2022 Japanese is 7-bit too
-            text = raw.decode("ascii").strip(_BLANKS)
-        else:
-            names = self.values.get(_CHARACTER_SET, b"").decode("ascii", "replace").split("\\")
-            text = decode_text(raw, [name.strip(_BLANKS) for name in names]).strip(_BLANKS)
-        if "\\" in text:
-            text = "\\".join([part.strip(_BLANKS) for part in text.split("\\")])
+        text = text_of(self.values.get(keyword))
+        if not self.has_character_set and not text.isascii():
+            with suppress(UnicodeError):  # undeclared UTF-8, which pydicom decodes as Latin-1
+                text = text.encode("latin-1").decode()
         return text
 
     def decimals(self, keyword: str, count: int) -> tuple[float, ...] | None:
-        """Value of a DS or IS element as exactly `count` finite numbers, or None."""
-        return finite_numbers(self.texts(keyword), count)
+        """Value of a numeric element as exactly `count` finite numbers, or None."""
+        return finite_numbers(self.values.get(keyword), count)
 
     def decimal(self, keyword: str) -> float | None:
-        """Value of a DS or IS element with one finite number, or None."""
+        """Value of a numeric element with one finite number, or None."""
         return (self.decimals(keyword, 1) or (None,))[0]
 
     def integer(self, keyword: str) -> int | None:
-        """Value of an IS element with one number, or None."""
+        """Value of a numeric element with one number, or None."""
         number = self.decimal(keyword)
         return None if number is None else int(number)
 
     def short(self, keyword: str, *, signed: bool = False) -> int | None:
-        """Value of a US or SS element with one 16-bit number, or None."""
-        raw = self.values.get(keyword, b"")
-        if len(raw) != 2:
+        """Value of an element with one 16-bit number, whichever sign its VR declares, or None."""
+        value = self.values.get(keyword)
+        if isinstance(value, bytes):  # VR 'US or SS' of implicit VR
+            value = int.from_bytes(value, "little") if len(value) == 2 else None
+        if not isinstance(value, int) or not -0x8000 <= value <= 0xFFFF:
             return None
-        return int.from_bytes(raw, "little" if self.little_endian else "big", signed=signed)
+        value &= 0xFFFF
+        return value - 0x10000 if signed and value >= 0x8000 else value
 
 
-def finite_numbers(values: Any, count: int) -> tuple[float, ...] | None:
-    """Convert values of an element to exactly `count` finite numbers, or None."""
+def text_of(value: Any) -> str:
+    """Text of one value, or several values joined by a backslash, without surrounding blanks and NULs."""
+    parts = value if isinstance(value, (list, tuple, pydicom.multival.MultiValue)) else [value]
+    return "\\".join("" if part is None else str(part).strip(_BLANKS) for part in parts)
+
+
+def finite_numbers(value: Any, count: int) -> tuple[float, ...] | None:
+    """Convert the value of an element to exactly `count` finite numbers, or None."""
     try:
+        values = [value] if isinstance(value, (int, float, str)) else list(value)
         numbers = tuple(map(float, values))
     except (TypeError, ValueError):
         return None
@@ -146,155 +174,58 @@ def finite_numbers(values: Any, count: int) -> tuple[float, ...] | None:
 
 
 def read_elements(path: Path, keywords: Iterable[str]) -> Elements:
-    """Read the elements `keywords` before Pixel Data, and SpecificCharacterSet; the preamble may be absent.
-
-    Values are cut off after `MOST_VALUE_BYTES`.
+    """Read the elements `keywords` before Pixel Data; the preamble may be absent.
 
     Raises:
-        NotDicomError: the file does not begin like a DICOM file.
-        EmptyFileError: the file is empty or begins with zeros.
-        OSError: the file cannot be read.
-        zlib.error: the file is deflated and damaged.
+        NotDicomError, EmptyFileError, OSError, zlib.error, ValueError: see `open_dicom`.
+        Exception: whatever pydicom raises on a damaged file.
     """
     tags = _tags(frozenset(keywords))
-    check_regular(path)
-    with path.open("rb") as file:
+    with quiet(), open_dicom(path) as file:
+        ds = pydicom.dcmread(
+            file,
+            stop_before_pixels=True,
+            specific_tags=list(tags),
+            defer_size=MOST_VALUE_BYTES,
+            force=True,
+        )
+        start = file.tell()
+        element = file.read(12)  # tag, then VR, reserved bytes and length, or length only
         n_bytes = file.seek(0, io.SEEK_END)
-        head = _Head(file, HEAD_BYTES)
-        elements = _elements(head, tags, n_bytes)
-        if elements.pixel_offset < 0 and not head.is_whole:
-            head = _Head(file, MOST_HEADER_BYTES)
-            elements = _elements(head, tags, n_bytes)
-    return elements
+        values = {tags[tag]: _value(ds, tag) for tag in ds.keys() & tags.keys() if _is_whole(ds, tag)}
+    meta = ds.file_meta
+    media_sop_class = meta.MediaStorageSOPClassUID if _is_whole(meta, _MEDIA_SOP_CLASS) else ""
+    head = 12 if element[4:6].isalpha() else 8
+    length = int.from_bytes(element[head - 4 : head], "little" if element[:1] == b"\xe0" else "big")
+    return Elements(
+        syntax=str(meta.get("TransferSyntaxUID") or ImplicitVRLittleEndian),
+        media_sop_class=str(media_sop_class),
+        values=values,
+        pixel_offset=start + head if element[:4] in _PIXEL_DATA else -1,
+        pixel_length=-1 if length == _UNDEFINED else length,
+        n_bytes=n_bytes,
+        has_character_set=bool(ds.get("SpecificCharacterSet")),
+    )
 
 
 @cache
-def _tags(keywords: frozenset[str]) -> dict[int, str]:
-    """Tag -> keyword; plain ints, because comparisons of `pydicom.tag.Tag` run in Python."""
-    return {int(Tag(keyword)): keyword for keyword in (*keywords, _CHARACTER_SET)}
+def _tags(keywords: frozenset[str]) -> dict[BaseTag, str]:
+    return {Tag(keyword): keyword for keyword in sorted(keywords)}
 
 
-def inflate(path: Path, start: int, n_bytes: int) -> memoryview:
-    """Read a byte range of a deflated file, after inflation. Fewer bytes if the file ends or is damaged.
-
-    Raises:
-        ValueError: the range exceeds `INFLATE_BYTES`.
-    """
-    if start + n_bytes > INFLATE_BYTES:
-        raise ValueError(f"it would inflate to more than {INFLATE_BYTES >> 20} MB")
-    check_regular(path)
-    with path.open("rb") as file:
-        head = _Head(file, HEAD_BYTES)
-        content = bytearray()
-        with suppress(zlib.error):  # frames before the damage can be read
-            for part in _inflated(file, head.start, start + n_bytes - head.start):
-                content += part
-    return memoryview(content)[start - head.start :]
+def _value(ds: Dataset, tag: BaseTag) -> Any:
+    """Converted value of an element, None if pydicom cannot convert it."""
+    try:
+        return ds[tag].value
+    except (ValueError, TypeError, OverflowError, NotImplementedError):
+        return None
 
 
-def _inflated(file: BinaryIO, start: int, limit: int) -> Iterator[bytes]:
-    """Inflate at most `limit` bytes of a file from offset `start` on, in parts."""
-    file.seek(start)
-    inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-    while limit > 0 and not inflater.eof:
-        packed = inflater.unconsumed_tail or file.read(_PART_BYTES)
-        if not packed:
-            return
-        part = inflater.decompress(packed, min(limit, 8 * _PART_BYTES))
-        limit -= len(part)
-        yield part
-
-
-class _Head:
-    """First bytes of a file, inflated if it is deflated; the data set begins at offset `start`."""
-
-    def __init__(self, file: BinaryIO, limit: int) -> None:
-        file.seek(0)
-        content = file.read(limit)
-        has_preamble = content[_PREAMBLE : _PREAMBLE + 4] == b"DICM"
-        if not has_preamble and not any(content[:_PREAMBLE]):
-            raise EmptyFileError
-        if not has_preamble and (len(content) < 8 or content[:2] not in _FIRST_GROUPS):
-            raise NotDicomError
-        meta: dict[int, str] = {}
-        self.start = _PREAMBLE + 4 if has_preamble else 0
-        # file meta information is explicit little endian (PS3.10 7.1)
-        for tag, at, length in walk(content, self.start, explicit=True, little_endian=True):
-            if tag >> 16 != 2:
-                break
-            if at + length <= len(content):
-                meta[tag] = content[at : at + length].decode("ascii", "replace").strip(_BLANKS)
-            self.start = at + length
-        self.syntax, self.media_sop_class = meta.get(_SYNTAX, ""), meta.get(_MEDIA_SOP_CLASS, "")
-        self.is_whole = len(content) < limit
-        if self.syntax == DeflatedExplicitVRLittleEndian:
-            inflated = b"".join(_inflated(file, self.start, limit))
-            content = content[: self.start] + inflated
-            self.is_whole = len(inflated) < limit
-        self.content = content
-
-
-def _elements(head: _Head, tags: dict[int, str], n_bytes: int) -> Elements:
-    """Elements `tags` in the first bytes of a file of size `n_bytes`."""
-    content, start = head.content, head.start
-    little = head.syntax != ExplicitVRBigEndian
-    # The encoding of the first element outranks the declared transfer syntax.
-    explicit = content[start + 4 : start + 6] in _VRS
-    pixel_offset = pixel_length = -1
-    values = {}
-    for tag, at, length in walk(content, start, explicit=explicit, little_endian=little):
-        if tag == _PIXEL_DATA:
-            pixel_offset, pixel_length = at, -1 if length == UNDEFINED else length
-            break
-        if tag in tags and length == UNDEFINED:  # a sequence: record its presence only
-            values[tags[tag]] = b""
-        elif tag in tags and at + length <= len(content):  # a truncated UID would be another UID
-            values[tags[tag]] = content[at : at + min(length, MOST_VALUE_BYTES)]
-
-    def sequences() -> Dataset:
-        if content.count(_ITEM_BYTES[little]) > MOST_ITEMS:
-            raise ValueError(f"it has more than {MOST_ITEMS} sequence items")
-        again = io.BytesIO(content)
-        again.seek(start)
-        return read_dataset(again, not explicit, little, stop_when=lambda tag, *_: tag == _PIXEL_DATA)
-
-    meta = head.syntax or ImplicitVRLittleEndian, head.media_sop_class
-    return Elements(*meta, little, values, pixel_offset, pixel_length, n_bytes, sequences)
-
-
-def walk(content: bytes, at: int, *, explicit: bool, little_endian: bool) -> Iterator[tuple[int, int, int]]:
-    """Iterate over the top-level elements of a data set, possibly truncated, that begins at offset `at`.
-
-    Yields:
-        Tag, offset of the value, which may lie beyond the end, and its length [bytes] or `UNDEFINED`.
-    """
-    order = "<" if little_endian else ">"
-    with_vr = struct.Struct(f"{order}HH2sH").unpack_from
-    without_vr = struct.Struct(f"{order}HHL").unpack_from
-    long_length = struct.Struct(f"{order}L").unpack_from
-    outer: list[bool] = []  # per open sequence or item: whether its parent is explicit VR
-    end = len(content) - 8
-    while at <= end:
-        group, element, length = without_vr(content, at)
-        tag = group << 16 | element
-        if explicit and group != 0xFFFE:
-            _, _, vr, short = with_vr(content, at)
-            if vr in _LONG:
-                if at + 12 > len(content):
-                    return
-                (length,) = long_length(content, at + 8)
-                at += 4
-            elif b"AA" <= vr <= b"ZZ":
-                length = short
-            # else: some writers switch to implicit VR within a data set
-        at += 8
-        if not outer:
-            yield tag, at, length
-        if length == UNDEFINED:
-            outer.append(explicit)
-            if tag == _ITEM:  # UN, and sequences of some writers, usually hold implicit VR
-                explicit = explicit and content[at + 4 : at + 6] in _VRS
-        elif tag in (_END_OF_ITEM, _END_OF_SEQUENCE):
-            explicit = outer.pop() if outer else explicit
-        else:
-            at += length
+def _is_whole(ds: Dataset, tag: BaseTag) -> bool:
+    """Whether an element was read, not cut off (half a UID is another) or too large."""
+    if tag not in ds:
+        return False
+    raw = ds.get_item(tag, keep_deferred=True)
+    if not isinstance(raw, RawDataElement) or not raw.length:
+        return True
+    return raw.value is not None and len(raw.value) == raw.length

@@ -10,13 +10,12 @@ Legend: `H, W` pixels.
 
 import json
 import re
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ich_mil.dicom.files.elements import Elements, EmptyFileError, NotDicomError, read_elements
-from ich_mil.dicom.files.frames import agent_given, only_frame, read_frames
+from ich_mil.dicom.files.frames import SEQUENCES, agent_given, frames_of
 from ich_mil.dicom.files.refusal import (
     MULTI_FRAME_CT,
     check_frame_number,
@@ -45,7 +44,7 @@ _KEYWORDS = frozenset(
     ContrastBolusVolume BitsAllocated BitsStored PixelRepresentation RescaleSlope RescaleIntercept RescaleType
     PixelPaddingValue PixelPaddingRangeLimit
     """.split()  # noqa: SIM905 (a list literal would take 34 lines)
-)
+) | {*SEQUENCES}
 # File names of archives; .nii.gz (NIfTI) and .csv.gz (a table) are not archives.
 _ARCHIVE = re.compile(r".+(\.(zip|7z|rar|tar|tgz)|(?<!\.nii|\.csv)\.(gz|bz2|xz|zst))", re.IGNORECASE)
 # ImageType of a projection (Siemens writes 'CT_SOM5 MIP'), a subtraction, an iodine map or a virtual
@@ -141,22 +140,18 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
             `unreadable` (empty, truncated, no pixel data, cannot be parsed, impossible sizes).
     """
     path = Path(path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # pydicom warns about invalid values, frequent in RSNA files
-        try:
-            elements = read_elements(path, _KEYWORDS)
-            try:
-                return _headers(path, elements)
-            except DicomError as error:
-                error.study_uid = error.study_uid or elements.text("StudyInstanceUID")
-                error.sop_uid = elements.text("SOPInstanceUID")
-                error.series_uid = elements.text("SeriesInstanceUID")
-                error.orientation = elements.decimals("ImageOrientationPatient", 6)
-                raise
-        except DicomError:
-            raise
-        except Exception as error:  # a damaged file can raise any exception in pydicom's parser
-            raise _refused(path, error) from error
+    try:
+        elements = read_elements(path, _KEYWORDS)
+    except Exception as error:  # a damaged file can raise any exception in pydicom's parser
+        raise _refused(path, error) from error
+    try:
+        return _headers(path, elements)
+    except DicomError as error:
+        error.study_uid = elements.text("StudyInstanceUID")
+        error.sop_uid = elements.text("SOPInstanceUID")
+        error.series_uid = elements.text("SeriesInstanceUID")
+        error.orientation = elements.decimals("ImageOrientationPatient", 6)
+        raise
 
 
 def _refused(path: Path, error: Exception) -> DicomError:
@@ -170,7 +165,7 @@ def _refused(path: Path, error: Exception) -> DicomError:
     elif isinstance(error, NotDicomError):
         refused = refusal(path, Code.NOT_DICOM, "it is not a DICOM file (PS3.10)")
     else:
-        refused = refusal_of(path, error, failed="its header cannot be parsed")
+        refused = refusal_of(path, error, failed="not a readable DICOM file")
     refused.is_dicom = not isinstance(error, NotDicomError) and refused.code != Code.NOT_OPENED
     return refused
 
@@ -183,11 +178,11 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
     multi_frame = sop_class in MULTI_FRAME_CT
     n_frames = elements.integer("NumberOfFrames") or 1
     check_frame_number(path, n_frames)
-    frames = read_frames(elements.sequences()) if multi_frame else [only_frame(elements)]
+    frames = frames_of(elements) if multi_frame else [elements]
     check_frames(path, frames, n_frames)
     allocated, stored = check_pixel_data(path, elements, rows * columns * n_frames)
     signed = elements.short("PixelRepresentation") == 1
-    agent, kind = agent_given(elements), elements.text("ImageType")
+    kind = elements.text("ImageType")
     of_file: dict[str, Any] = {
         "path": str(path),
         "sop_uid": uids["SOPInstanceUID"],
@@ -216,16 +211,16 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
     for index, frame in enumerate(frames):
         position, orientation, spacing = check_geometry(path, frame)
         slope, intercept = check_rescale(path, frame, needs_hu=multi_frame)
-        given = agent if frame.contrast is None else frame.contrast
-        contrast = bool(given) or _OF_ANGIOGRAPHY.search(f"{kind}\\{frame.kind}") is not None
+        given, thickness = agent_given(frame), frame.decimal("SliceThickness")
+        contrast = bool(given) or _OF_ANGIOGRAPHY.search(f"{kind}\\{frame.text('FrameType')}") is not None
         header = SliceHeader(
             **of_file,
             frame=index,
             position=position,
             orientation=orientation,
             spacing=spacing,
-            thickness=frame.thickness if frame.thickness and frame.thickness > 0 else None,
-            kernel=frame.kernel,
+            thickness=thickness if thickness and thickness > 0 else None,
+            kernel=frame.text("ConvolutionKernel"),
             contrast=contrast,
             no_contrast=given is False and not contrast,
             pixels=StoredPixels(**pixels, slope=slope, intercept=intercept),

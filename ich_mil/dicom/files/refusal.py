@@ -8,22 +8,19 @@ Source: DICOM PS3.3 A.3 (CT Image IOD), A.38 (Enhanced CT), C.7.6.2 (image plane
 """
 
 import os
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydicom.dataset import Dataset
 from pydicom.uid import (
     UID,
     CTImageStorage,
-    DeflatedExplicitVRLittleEndian,
     EnhancedCTImageStorage,
     LegacyConvertedEnhancedCTImageStorage,
     MediaStorageDirectoryStorage,
+    UncompressedTransferSyntaxes,
 )
 
-from ich_mil.dicom.files.elements import NATIVE, Elements
-from ich_mil.dicom.files.frames import Frame
+from ich_mil.dicom.files.elements import Elements
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
 
@@ -41,6 +38,7 @@ MOST_ERROR = 160
 """Maximum number of characters from the message of a parser or decoder within a reason."""
 MULTI_FRAME_CT = frozenset({EnhancedCTImageStorage, LegacyConvertedEnhancedCTImageStorage})
 
+_GEOMETRY = {"ImagePositionPatient": 3, "ImageOrientationPatient": 6, "PixelSpacing": 2}  # numbers of values
 _CT = frozenset({"", CTImageStorage, *MULTI_FRAME_CT})
 _WITHOUT_PIXELS = "although its header is that of a CT: it is truncated, or only the header was exported"
 # RescaleType (0028,1054) values for HU or an unspecified unit (PS3.3 C.11.1.1.2).
@@ -79,14 +77,6 @@ def check_kind(path: Path, elements: Elements) -> tuple[str, tuple[tuple[Code, s
     sop_class = elements.text("SOPClassUID") or elements.media_sop_class
     modality = elements.text("Modality").upper()
     if sop_class == MediaStorageDirectoryStorage:
-        if lost := lost_images(path, elements.sequences()):
-            (_, name), studies = lost[0], {study for study, _ in lost}
-            reason = (
-                f"it is a DICOMDIR, and {len(lost)} of its images are absent, such as {name}: copy them too"
-            )
-            error = refusal(path, Code.NOT_OPENED, reason)
-            error.study_uid = studies.pop() if len(studies) == 1 else ""
-            raise error
         raise refusal(path, Code.NOT_AN_IMAGE, "it is a DICOMDIR, the index of a medium")
     if modality not in ("", "CT"):
         raise refusal(path, Code.NOT_CT, f"modality is {modality!r}; CT is needed")
@@ -109,38 +99,6 @@ def check_kind(path: Path, elements: Elements) -> tuple[str, tuple[tuple[Code, s
         raise refusal(path, Code.NOT_CT, f"pixels have {samples} samples; grey values are needed")
     absent = ((Code.MODALITY_MISSING, f"Modality is absent; SOP class is {UID(sop_class).name}"),)
     return sop_class, () if modality else absent
-
-
-def lost_images(path: Path, directory: Dataset) -> list[tuple[str, str]]:
-    """Absent images of a DICOMDIR in series of which other images are present.
-
-    If all images of a series are absent, it was left out on purpose or its files were renamed.
-
-    Args:
-        path: path of the DICOMDIR; file IDs are relative to its folder.
-        directory: data set of the DICOMDIR. Records must be in hierarchical order from the patient down, as
-            all known writers store them.
-
-    Returns:
-        (StudyInstanceUID, file ID) pairs.
-    """
-    study = series = ""
-    found: dict[tuple[str, str], list[tuple[str, bool]]] = defaultdict(list)
-    for record in directory.get("DirectoryRecordSequence", ()):
-        study = str(record.get("StudyInstanceUID", study))
-        series = str(record.get("SeriesInstanceUID", series))
-        if record.get("DirectoryRecordType") == "IMAGE" and "ReferencedFileID" in record:
-            name = record.ReferencedFileID
-            parts = [name] if isinstance(name, str) else list(name or ())
-            # ISO 9660 names are upper case; some systems show them in lower case
-            is_there = any((path.parent.joinpath(*map(how, parts))).exists() for how in (str, str.lower))
-            found[study, series].append(("/".join(parts), is_there))
-    return [
-        (study, name)
-        for (study, _), images in found.items()
-        for name, is_there in images
-        if not is_there and any(there for _, there in images)
-    ]
 
 
 def check_size(path: Path, elements: Elements) -> tuple[int, int]:
@@ -169,12 +127,12 @@ def check_frame_number(path: Path, n_frames: int) -> None:
         raise refusal(path, Code.MULTI_FRAME, reason)
 
 
-def check_frames(path: Path, frames: Sequence[Frame], n_frames: int) -> None:
+def check_frames(path: Path, frames: Sequence[Elements], n_frames: int) -> None:
     """Check that every frame has its own description and that none is a localizer."""
     if n_frames != len(frames):
         reason = f"it has {n_frames} frames and the positions of {len(frames)}; export single frames"
         raise refusal(path, Code.MULTI_FRAME, reason)
-    if n_localizers := sum("LOCALIZER" in frame.kind.upper().split("\\") for frame in frames):
+    if n_localizers := sum("LOCALIZER" in frame.text("FrameType").upper().split("\\") for frame in frames):
         if n_localizers == n_frames:
             raise refusal(path, Code.LOCALIZER, "FrameType is LOCALIZER")
         reason = f"{n_localizers} of its {n_frames} frames are localizers; export single frames"
@@ -182,13 +140,13 @@ def check_frames(path: Path, frames: Sequence[Frame], n_frames: int) -> None:
 
 
 def check_geometry(
-    path: Path, frame: Frame
+    path: Path, frame: Elements
 ) -> tuple[tuple[float, float, float], tuple[float, ...], tuple[float, float]]:
     """Check and return position (mm), orientation and pixel spacing (mm) (PS3.3 C.7.6.2)."""
-    position, orientation, spacing = found = frame.position, frame.orientation, frame.spacing
+    values = {name: frame.decimals(name, count) for name, count in _GEOMETRY.items()}
+    position, orientation, spacing = values.values()
     if position is None or orientation is None or spacing is None:
-        names = ("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing")
-        absent = ", ".join(name for name, value in zip(names, found, strict=True) if value is None)
+        absent = ", ".join(name for name, value in values.items() if value is None)
         raise refusal(path, Code.NO_GEOMETRY, f"{absent} absent or not numbers")
     row, column = orientation[:3], orientation[3:]
     off = max(abs(_dot(row, row) - 1), abs(_dot(column, column) - 1), abs(_dot(row, column)))
@@ -205,19 +163,20 @@ def check_geometry(
     return (position[0], position[1], position[2]), orientation, (spacing[0], spacing[1])
 
 
-def check_rescale(path: Path, frame: Frame, *, needs_hu: bool) -> tuple[float, float]:
+def check_rescale(path: Path, frame: Elements, *, needs_hu: bool) -> tuple[float, float]:
     """Check and return RescaleSlope (HU per stored unit) and RescaleIntercept (HU) (PS3.3 C.8.2.1).
 
     `needs_hu` is True for Enhanced CT, where values in HU have the RescaleType HU (PS3.3 C.8.15.3.10), and US
     denotes a map of another quantity.
     """
-    if frame.slope is None or frame.intercept is None or frame.slope == 0:
+    slope, intercept = frame.decimal("RescaleSlope"), frame.decimal("RescaleIntercept")
+    if slope is None or intercept is None or slope == 0:
         reason = "RescaleSlope or RescaleIntercept is absent, not a number, or a slope of 0"
         raise refusal(path, Code.NO_HU_SCALE, reason)
-    unit = frame.rescale_type.upper()
+    unit = frame.text("RescaleType").upper()
     if unit not in ({"", "HU"} if needs_hu else _HU_TYPES):
         raise refusal(path, Code.NO_HU_SCALE, f"RescaleType is {unit!r}; HU is needed")
-    return frame.slope, frame.intercept
+    return slope, intercept
 
 
 def check_pixel_data(path: Path, elements: Elements, n_values: int) -> tuple[int, int]:
@@ -230,16 +189,11 @@ def check_pixel_data(path: Path, elements: Elements, n_values: int) -> tuple[int
     stored = elements.short("BitsStored") or allocated
     if not 1 <= stored <= allocated:
         raise refusal(path, Code.UNREADABLE, f"BitsStored is {stored}; BitsAllocated is {allocated}")
-    needed = n_values * allocated // 8
-    available = elements.n_bytes - elements.pixel_offset
-    if elements.syntax == DeflatedExplicitVRLittleEndian:  # only the header was inflated
-        available = elements.pixel_length
-    if elements.syntax in NATIVE:
-        have = max(min(elements.pixel_length, available), 0)
-        if have < needed:
-            raise refusal(path, Code.UNREADABLE, f"pixel data are truncated: {have} of {needed} bytes")
-    elif available <= 0:
-        raise refusal(path, Code.UNREADABLE, "pixel data are truncated: the file ends before them")
+    have, needed = elements.n_bytes - elements.pixel_offset, 1
+    if elements.syntax in UncompressedTransferSyntaxes:
+        have, needed = min(have, elements.pixel_length), n_values * allocated // 8
+    if have < needed:
+        raise refusal(path, Code.UNREADABLE, f"pixel data are truncated: {max(have, 0)} of {needed} bytes")
     return allocated, stored
 
 

@@ -7,16 +7,14 @@ Source: DICOM PS3.5 8 (pixel data); PS3.3 C.7.6.3 (image pixel).
 Legend: `H, W` pixels.
 """
 
-import io
-import threading
 from pathlib import Path
 
 import numpy as np
 from pydicom.encaps import get_frame
-from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, ExplicitVRBigEndian
+from pydicom.uid import UID, ExplicitVRBigEndian, UncompressedTransferSyntaxes
 
 from ich_mil.dicom.files.codec import CodecError, NoDecoderError, decode
-from ich_mil.dicom.files.elements import NATIVE, check_regular, inflate
+from ich_mil.dicom.files.elements import open_dicom
 from ich_mil.dicom.files.header import SliceHeader
 from ich_mil.dicom.files.refusal import refusal, refusal_of
 from ich_mil.dicom.pixels.hounsfield import NoHounsfieldError, to_hu
@@ -28,9 +26,6 @@ from ich_mil.ledger import Code
 # nonzero pixels, and a picture padded with zeros also begins with zeros.
 ZERO_FRACTION = 1 / 16
 FULL_ROW = 1 / 2
-
-_inflated = threading.local()
-"""Frames of the deflated file that each thread read last."""
 
 
 def read_slice(
@@ -51,8 +46,6 @@ def read_slice(
             `noise` (rows with independent neighbouring pixels).
     """
     path = root / header.path
-    if header.pixels.syntax != DeflatedExplicitVRLittleEndian:
-        vars(_inflated).clear()
     try:
         stored = _stored_values(path, header)  # (H, W)
     except NoDecoderError as error:
@@ -77,72 +70,29 @@ def read_slice(
     return hu, (*notes, *grey_notes(hu, pixels))
 
 
-class _BoundedFile(io.FileIO):
-    """File that limits each read to the remaining bytes, because a damaged item can declare any length."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._end = self.seek(0, io.SEEK_END)
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Read at most `size` bytes; -1 reads to the end."""
-        return super().read(-1 if size is None else min(size, self._end - self.tell()))
-
-
 def _stored_values(path: Path, header: SliceHeader) -> np.ndarray:
     """Stored values (H, W) of one frame, with the bits above BitsStored as in the file."""
     pixels = header.pixels
-    check_regular(path)
-    if pixels.syntax not in NATIVE:
-        with _BoundedFile(path) as file:
+    n_bytes = header.rows * header.columns * pixels.bits_allocated // 8
+    with open_dicom(path) as file:
+        if pixels.syntax not in UncompressedTransferSyntaxes:
             file.seek(pixels.offset)
             return decode(get_frame(file, header.frame, number_of_frames=pixels.frames), header)
-    n_bytes = header.rows * header.columns * pixels.bits_allocated // 8
-    start = pixels.offset + header.frame * n_bytes
-    if pixels.syntax == DeflatedExplicitVRLittleEndian:
-        inflated = _inflated_frames(path, path.stat().st_mtime_ns, pixels.offset, pixels.frames * n_bytes)
-        content = np.frombuffer(inflated[start - pixels.offset :][:n_bytes], dtype=np.uint8)
-    else:
-        with path.open("rb", buffering=0) as file:
-            swapped = _is_swapped(file, header)
-            # read whole words: a frame may begin or end within a word
-            first = start - (start - pixels.offset) % 2 if swapped else start
-            rest = (start + n_bytes - pixels.offset) % 2 if swapped else 0
-            content = np.empty(start + n_bytes + rest - first, dtype=np.uint8)
-            file.seek(first)
-            content = content[: file.readinto(content.data)]
-        if swapped:
-            content = content.view(np.uint16).byteswap().view(np.uint8)[start - first :][:n_bytes]
+        if pixels.syntax == ExplicitVRBigEndian and pixels.bits_allocated == 8:
+            file.seek(pixels.offset - 8)  # VR (2 bytes), reserved (2), length (4)
+            if file.read(2) == b"OW":  # two pixels per word, swapped (PS3.5 8.1.1)
+                raise CodecError("8-bit pixels in big endian words; save it as Explicit VR Little Endian")
+        file.seek(pixels.offset + header.frame * n_bytes)
+        content = file.read(n_bytes)
     if len(content) < n_bytes:
         raise CodecError(f"pixel data are truncated: {len(content)} of {n_bytes} bytes")
     order = ">" if pixels.syntax == ExplicitVRBigEndian else "<"
     kind = f"{order}{'i' if pixels.signed else 'u'}{pixels.bits_allocated // 8}"
-    values = content.view(kind).reshape(header.rows, header.columns)
+    values = np.frombuffer(content, kind).reshape(header.rows, header.columns)
     n_whole = _rows_before_zeros(values)
     if n_whole < header.rows:
         raise CodecError(f"zeros from row {n_whole} on, as after a failed copy: copy it again")
     return values
-
-
-def _inflated_frames(path: Path, modified: int, offset: int, n_bytes: int) -> memoryview:
-    """All frames of a deflated file, kept until the thread reads another: frames are read in any order."""
-    file = (path, modified, offset, n_bytes)
-    if getattr(_inflated, "file", None) != file:
-        _inflated.frames, _inflated.file = inflate(path, offset, n_bytes), file
-    frames: memoryview = _inflated.frames
-    return frames
-
-
-def _is_swapped(file: io.FileIO, header: SliceHeader) -> bool:
-    """Whether 8-bit pixels are stored in big endian words (VR OW), with the first pixel in the lower byte.
-
-    With VR OB the pixels are in order (PS3.5 8.1.1, A.3).
-    """
-    pixels = header.pixels
-    if pixels.syntax != ExplicitVRBigEndian or pixels.bits_allocated != 8:
-        return False
-    file.seek(pixels.offset - 8)  # VR (2 bytes), reserved (2), length (4)
-    return file.read(2) == b"OW"
 
 
 def _rows_before_zeros(values: np.ndarray) -> int:

@@ -19,7 +19,6 @@ from ich_mil.report.dicom.values import (
     age,
     clock,
     day,
-    decoded,
     identifier,
     line,
     person_name,
@@ -59,11 +58,9 @@ def patient_and_study(first: Elements, study_uid: str, notes: list[str]) -> Data
     """Dataset of the patient and study elements; differences from the image are appended to `notes`."""
     elements = Dataset()
     elements.StudyInstanceUID = valid_uid(study_uid)
-    character_sets = first.text("SpecificCharacterSet").split("\\")
     absent = []
     for keyword, valid in (REQUIRED | CARRIED).items():
-        raw = first.values.get(keyword, b"")
-        text = decoded(raw, character_sets).strip(" \0")
+        text = first.text(keyword)
         value = valid(text)
         if value or keyword in REQUIRED:
             setattr(elements, keyword, value)
@@ -74,8 +71,7 @@ def patient_and_study(first: Elements, study_uid: str, notes: list[str]) -> Data
             notes.append(f"{keyword} of the source images is not valid: {here} here.")
     if absent:
         notes.append(f"The source images have no {', '.join(absent)}: empty here.")
-    raw = first.values.get("AccessionNumber", b"")
-    order = identifier(decoded(raw, character_sets).strip(" \0"))
+    order = identifier(first.text("AccessionNumber"))
     if order and not elements.AccessionNumber:
         setattr(elements, ORDER, order)
         notes.append(

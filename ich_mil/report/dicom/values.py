@@ -1,4 +1,4 @@
-"""Texts that are valid for their value representation (VR), from raw bytes of a source image or any text.
+"""Texts that are valid for their value representation (VR), from a source image or any text.
 
 Texts and names are truncated to the allowed length. An identifier is kept whole or left out, since a
 truncated identifier could be that of another patient.
@@ -8,13 +8,11 @@ Source: DICOM PS3.5 6.2 (value representations), PS3.5 9 and B.2 (unique identif
 
 import json
 import re
-from collections.abc import Sequence
 from uuid import UUID, uuid5
 
 from pydicom.uid import RE_VALID_UID
 from pydicom.valuerep import DA
 
-from ich_mil.dicom.files.text import decode_text
 from ich_mil.report.text import printable
 
 LO, SH = 64, 16
@@ -34,12 +32,6 @@ def derived_uid(*parts: str) -> str:
 def valid_uid(uid: str) -> str:
     """The UID itself if valid, else (such as RSNA's `ID_...`) a UID derived from it."""
     return uid if len(uid) <= 64 and re.fullmatch(RE_VALID_UID, uid) else derived_uid("not a UID", uid)
-
-
-def decoded(raw: bytes, character_sets: Sequence[str]) -> str:
-    """Decode the text of an element (`ich_mil.dicom.files.text`), without trailing empty groups of a name."""
-    text = decode_text(raw, character_sets)
-    return text.rstrip("=") if b"\x1b" in raw else text
 
 
 def line(text: str, most: int = LO) -> str:

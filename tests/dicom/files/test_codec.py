@@ -76,18 +76,13 @@ def test_bits_above_the_stored_ones_are_left_as_they_are(syntax, signed):
 
 
 def test_segments_before_the_frame_header_are_skipped():
-    """Markers C4 (Huffman tables) and CC (arithmetic coding) lie among those of frames (table B.1)."""
+    """Marker C4 (Huffman tables) lies among those of frames (table B.1)."""
     stored = stored_values()
     stream = code_stream(stored, TWELVE_BIT, JPEGLosslessSV1)
     frame, table, scan = (stream.index(marker) for marker in (b"\xff\xc3", b"\xff\xc4", b"\xff\xda"))
     assert frame < table < scan
     moved = stream[:frame] + stream[table:scan] + stream[frame:table] + stream[scan:]
-    conditioning = b"\xff\xcc\0\x0a" + b"\x00\x10\x01\x10\x02\x10\x03\x10"
-    fill = b"\xff\xff\xff"  # T.81 B.1.1.2: any number of fill bytes before a marker
-    for changed in (moved, stream[:2] + conditioning + stream[2:], stream[:2] + fill + stream[2:]):
-        np.testing.assert_array_equal(decoded(changed, JPEGLosslessSV1), stored)
-    near = code_stream(stored, TWELVE_BIT, JPEGLSLossless)
-    np.testing.assert_array_equal(decoded(near[:2] + fill + near[2:], JPEGLSLossless), stored)
+    np.testing.assert_array_equal(decoded(moved, JPEGLosslessSV1), stored)
 
 
 @pytest.mark.parametrize("syntax", WITH_END)
@@ -110,20 +105,20 @@ def test_no_part_of_a_code_stream_is_decoded(syntax):
 @pytest.mark.parametrize("syntax", WITH_END)
 def test_another_size_or_depth_than_in_the_header(syntax):
     stream = code_stream(stored_values(), TWELVE_BIT, syntax)
-    with pytest.raises(CodecError, match=f"{H} x {W} pixels of 1 samples"):
+    with pytest.raises(CodecError, match=f"stream has {H} x {W} x 1 of"):
         decoded(stream, syntax, rows=W, columns=H)
-    with pytest.raises(CodecError, match="BitsAllocated is 8"):
+    with pytest.raises(CodecError, match=r" x 1 of 8$"):
         decoded(stream, syntax, storage=EIGHT_BIT)
 
 
 @pytest.mark.parametrize(
     ("syntax", "place", "value", "found"),
     [
-        (JPEGLosslessSV1, 11, 3, f"{H} x {W} pixels of 3"),
-        (JPEGLSLossless, 11, 3, f"{H} x {W} pixels of 3"),
-        (JPEG2000Lossless, 41, 3, f"{H} x {W} pixels of 3"),
-        (JPEG2000Lossless, 19, 4, f"{H} x {W - 4} pixels of 1"),  # where the picture begins: T.800 B.2
-        (JPEG2000Lossless, 23, 4, f"{H - 4} x {W} pixels of 1"),
+        (JPEGLosslessSV1, 11, 3, f"{H} x {W} x 3 of"),
+        (JPEGLSLossless, 11, 3, f"{H} x {W} x 3 of"),
+        (JPEG2000Lossless, 41, 3, f"{H} x {W} x 3 of"),
+        (JPEG2000Lossless, 19, 4, f"{H} x {W - 4} x 1 of"),  # where the picture begins: T.800 B.2
+        (JPEG2000Lossless, 23, 4, f"{H - 4} x {W} x 1 of"),
     ],
 )
 def test_a_stream_of_colour_or_of_a_part_of_its_grid(syntax, place, value, found):
@@ -133,28 +128,6 @@ def test_a_stream_of_colour_or_of_a_part_of_its_grid(syntax, place, value, found
         decoded(bytes(stream), syntax)
 
 
-def test_of_two_frame_headers_the_first_counts():
-    stream = code_stream(stored_values(), TWELVE_BIT, JPEGLSLossless)
-    other = bytearray(stream[2:15])
-    other[5:7] = (60_000).to_bytes(2, "big")
-    with pytest.raises(CodecError, match=f"60000 x {W} pixels"):
-        decoded(stream[:2] + other + stream[2:], JPEGLSLossless)
-
-
-@pytest.mark.parametrize("kept", [b"\xc3", b"\xda", b"", None])
-def test_a_stream_without_its_frame_or_its_scan(kept):
-    """A scan before its frame has no size to compare; a frame without a scan has no pixels."""
-    stream = code_stream(stored_values(), TWELVE_BIT, JPEGLosslessSV1)
-    if kept is None:  # a frame header that is truncated
-        segment = b"\xff\xc3\0\x0b\x0c\0"
-    else:
-        place = stream.index(b"\xff" + kept) if kept else 2
-        length = int.from_bytes(stream[place + 2 : place + 4], "big") if kept else -2
-        segment = stream[place : place + 2 + length]
-    with pytest.raises(CodecError, match="markers"):
-        decoded(stream[:2] + segment + b"\xff\xd9", JPEGLosslessSV1)
-
-
 @pytest.mark.parametrize("bits", [2, 16])
 def test_the_fewest_and_the_most_bits_a_sample(bits):
     stored = stored_values().clip(max=(1 << bits) - 1)
@@ -162,37 +135,6 @@ def test_the_fewest_and_the_most_bits_a_sample(bits):
     np.testing.assert_array_equal(
         decoded(code_stream(stored, storage, JPEGLSLossless), JPEGLSLossless, storage=storage), stored
     )
-
-
-def test_a_stream_of_another_codec_or_cut_off_in_its_sizes():
-    """Sizes must not be taken from whatever bytes stand there."""
-    jpeg_2000 = code_stream(stored_values(), TWELVE_BIT, JPEG2000Lossless)
-    for stream in (code_stream(stored_values(), TWELVE_BIT, JPEGLosslessSV1), jpeg_2000[:40] + b"\xff\xd9"):
-        with pytest.raises(CodecError, match="its code stream has no SIZ segment"):
-            decoded(stream, JPEG2000Lossless)
-
-
-@pytest.mark.parametrize(
-    ("syntax", "place", "value"),
-    [
-        (JPEGLosslessSV1, 6, 0x7F),  # bits a sample: GDCM reads outside its memory
-        (JPEGLosslessSV1, 6, 0x01),
-        (JPEGLosslessSV1, 1, 0x00),  # not the beginning of a picture
-        (JPEGLosslessSV1, 4, 0xFF),  # a length that reaches behind the end
-        (JPEGLosslessSV1, 15, 0x00),  # no marker where one must be: GDCM ends the process
-        (JPEGLosslessSV1, 16, 0x01),  # a marker that has no length
-        (JPEGLSLossless, 18, 0x01),  # a length shorter than itself
-        (JPEG2000Lossless, 27, 0x00),  # tiles of no width
-        (JPEG2000Lossless, 31, 0x00),  # or of no height
-        (JPEG2000Lossless, 42, 0x10),  # 17 bits a sample
-        (JPEG2000Lossless, 42, 0xFE),  # bits a sample: GDCM ends the process
-    ],
-)
-def test_code_streams_that_would_end_the_process(syntax, place, value):
-    stream = bytearray(code_stream(stored_values(), TWELVE_BIT, syntax))
-    stream[place] = value
-    with pytest.raises(CodecError, match=r"samples|tiles|markers"):
-        decoded(bytes(stream), syntax)
 
 
 @pytest.mark.parametrize(
@@ -211,6 +153,22 @@ def test_a_missing_decoder_is_named_by_its_package(syntax, package, monkeypatch)
     )
     with pytest.raises(CodecError, match=rf"needs the package {package}: pip install {package}$"):
         decoded(b"", syntax)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (4, 0xFF),  # a length that reaches behind the end
+        (6, 0x7F),  # bits a sample
+        (15, 0x00),  # no marker where one must be
+        (16, 0x01),  # a marker that has no length
+    ],
+)
+def test_jpeg_streams_on_which_gdcm_ends_the_process(place, value):
+    stream = bytearray(code_stream(stored_values(), TWELVE_BIT, JPEGLosslessSV1))
+    stream[place] = value
+    with pytest.raises(CodecError, match=r"markers|bits"):
+        decoded(bytes(stream), JPEGLosslessSV1)
 
 
 def test_a_syntax_that_is_not_read():

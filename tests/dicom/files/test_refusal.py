@@ -1,17 +1,14 @@
 """Every kind of file that is refused by its header, with its code."""
 
-import shutil
 from pathlib import Path
 
 import pytest
-from pydicom import dcmread
 from pydicom.config import disable_value_validation
-from pydicom.data import get_testdata_file
 from pydicom.dataset import Dataset
 from pydicom.uid import RLELossless
 
 from ich_mil.dicom.files.header import read_headers
-from ich_mil.dicom.files.refusal import lost_images, refusal_of
+from ich_mil.dicom.files.refusal import refusal_of
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
 from tests.dicom.encodings import SIGNED, add_encapsulated, data_set, enhanced, file_bytes
@@ -190,54 +187,6 @@ def test_absent_file_and_folder(tmp_path):
 def test_errors_of_the_system_and_of_a_damaged_file(error, code, reason):
     refused = refusal_of(Path("a.dcm"), error, failed="it failed")
     assert (refused.code, str(refused).rpartition(": ")[2]) == (code, reason)
-
-
-STUDY, OTHER_SERIES = "77654033/CT2", "98892003/MR700"
-"""Five CT slices of one series on pydicom's medium, and a series of a study that has others."""
-
-
-def dicomdir_refusal(medium: Path) -> DicomError:
-    with pytest.raises(DicomError) as caught:
-        read_headers(medium / "DICOMDIR")
-    return caught.value
-
-
-def test_dicomdir_of_a_whole_medium_without_a_series_and_without_an_image(tmp_path):
-    medium = Path(shutil.copytree(Path(get_testdata_file("DICOMDIR")).parent, tmp_path / "cd"))
-    assert dicomdir_refusal(medium).code == Code.NOT_AN_IMAGE
-    shutil.rmtree(medium / OTHER_SERIES)
-    assert dicomdir_refusal(medium).code == Code.NOT_AN_IMAGE
-    first, *others = sorted((medium / STUDY).iterdir())
-    study = dcmread(first).StudyInstanceUID
-    first.unlink()
-    error = dicomdir_refusal(medium)
-    assert (error.code, error.study_uid) == (Code.NOT_OPENED, study)
-    assert f"{STUDY}/{first.name}" in str(error)
-    for path in (medium / STUDY).iterdir():
-        path.rename(path.with_name(path.name.lower()))  # as some systems show a CD
-    assert " 1 of its images" in str(dicomdir_refusal(medium))
-    others[0].with_name(others[0].name.lower()).unlink()
-    assert " 2 of its images" in str(dicomdir_refusal(medium))
-
-
-def test_only_images_that_a_record_names_are_looked_for(tmp_path):
-    """Files beside the DICOMDIR; records of reports, and an image's without a file, are ignored."""
-    directory = Dataset()
-    directory.DirectoryRecordSequence = []
-    for kind, *name in (
-        ("IMAGE", "IM1"),
-        ("IMAGE", "IM2"),
-        ("SR DOCUMENT", "SR1"),
-        ("IMAGE",),
-        ("IMAGE", None),
-    ):
-        item = Dataset()
-        item.StudyInstanceUID, item.SeriesInstanceUID, item.DirectoryRecordType = "1.2", "1.2.3", kind
-        if name:
-            (item.ReferencedFileID,) = name
-        directory.DirectoryRecordSequence.append(item)
-    (tmp_path / "IM1").touch()
-    assert lost_images(tmp_path / "DICOMDIR", directory) == [("1.2", "IM2")]
 
 
 @pytest.mark.parametrize("changes", [{}, {"SOPClassUID": None}], ids=["whole", "as RSNA"])

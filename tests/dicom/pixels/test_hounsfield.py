@@ -50,7 +50,6 @@ CASES = {
     "int16 ends": ([[-32768, 1024], [32767, 1064]], {}, [[-1024, 0], [3095, 40]], "hu-clipped"),
     "ends of the scale": ([[0, 4119], [24, 1024]], {}, [[-1024, 3095], [-1000, 0]], ""),
     "slope 1e308": ([[-2000, 0], [1, 3000]], {"slope": 1e308}, [[-1024, -1024], [3095, 3095]], "hu-clipped"),
-    "slope -1e308": ([[-2000, 0], [1, 3000]], {"slope": -1e308}, [[3095, -1024], [-1024] * 2], "hu-clipped"),
     "8 bits": (
         [[0, 128], [133, 255]],
         {"dtype": np.uint8, "slope": 8, "bits_stored": 8, "signed": False},
@@ -98,7 +97,6 @@ CASES = {
         [[-1000, 0], [-1024, -1024]],
         "padding",
     ),
-    "range over tissue": ([[24, 1024, 3024]], {"padding": (-2000, 1024)}, [[-1000, 0, 2000]], ""),
     # As with PixelPaddingValue 0 where values are HU: the 0 within the head is tissue.
     "rim": (
         [[0, 0, -990, 0, 0], [0, -980, 40, -995, 0], [-998, 35, 0, 30, -999], [0, -990, 37, -997, 0]],
@@ -109,12 +107,6 @@ CASES = {
             [-998, 35, 0, 30, -999],
             [-1024, -990, 37, -997, -1024],
         ],
-        "padding already-hu",
-    ),
-    "rim that shows": (
-        [[-899, -990, -899], [-980, 40, -995], [-899, -998, -899]],
-        {"intercept": 0, "padding": (-899, -899)},
-        [[-1024, -990, -1024], [-980, 40, -995], [-1024, -998, -1024]],
         "padding already-hu",
     ),
     **{
@@ -150,13 +142,6 @@ TWELVE_BIT_CASES = {
         [[40, -1000, 0, 76], *[[76] * 4] * 4],
         "unused-bits",
     ),
-    # 2096 is -2000 in twelve bits: by the corner rule, not a ring of dense bone
-    "corners 2096": (
-        [[2096, 3096, 2096], [40, 60, 3100], [2096, 3200, 2096]],
-        {},
-        [[-1024, -1000, -1024], [40, 60, -996], [-1024, -896, -1024]],
-        "padding intercept-12-bit",
-    ),
 }
 
 
@@ -173,42 +158,6 @@ def test_hu_by_hand(function, case):
     hu, notes = function(values, **options)
     assert hu == expected
     assert set(notes) == set(codes.split())
-
-
-def test_repairs_are_counted():
-    """Overlays, rims, padding and wrapped air that meet."""
-    values = corners(8, 8, 40, 4095, r2c2=3100, r3c3=4095)  # 4095 is -1 HU; r3c3 is not joined to a corner
-    hu, notes = twelve_bit(values, padding=(4095, 4095))
-    assert (hu[0][0], hu[3][3], hu[2][2], hu[1][1]) == (-1024, -1, -996, 40)
-    assert (count_in(notes[Code.PADDING]), count_in(notes[Code.INTERCEPT_12_BIT])) == (4, 2)
-    hu, notes = twelve_bit(corners(8, 8, 40, 4095, r2c2=3100, r5c5=0x1000 | 3200), padding=(4095, 4095))
-    assert (hu[0][0], hu[2][2], hu[5][5]) == (-1024, -996, -896)
-    assert count_in(notes[Code.UNUSED_BITS]) == 1
-    values = corners(6, 8, -995, 0, r1c3=5160, r4c3=-5000)  # 1064 and -904 in 12 bits
-    hu, notes = convert(values, intercept=0, bits_stored=12, padding=(0, 0))
-    assert (hu[0][0], hu[1][3], hu[4][3]) == (-1024, 1064, -904)
-    assert count_in(notes[Code.UNUSED_BITS]) == 2
-    _, notes = convert([[-32768, 1024], [32767, 1064]])
-    assert count_in(notes[Code.HU_CLIPPED]) == 2
-
-
-def test_padding_range_of_wrapped_values_is_judged_by_their_hu():
-    values = np.full((5, 5), 40)
-    values[0, :3] = 5000, 3096, 4095
-    hu, notes = twelve_bit(values, padding=(4096, 6000))
-    assert hu[0] == [-1024, -1000, -1, 40, 40]
-    assert count_in(notes[Code.PADDING]) == 1
-    assert Code.PADDING not in twelve_bit(values, padding=(4095, 6000))[1]  # 4095 is -1 HU
-
-
-@pytest.mark.parametrize(
-    ("corner", "code"), [(0x1000, "padding"), (0x0FFF, "unused-bits"), (0x0800, "unused-bits")]
-)
-def test_corner_without_its_sign_is_no_padding(corner, code):
-    # 0x0800 is -2048 without its sign; the twelve stored bits of 0x1000 are 0, a rim of water
-    hu, notes = convert(corners(8, 8, -990, corner), intercept=0, bits_stored=12)
-    assert hu[0][0] == (-1 if corner == 0x0FFF else -1024)
-    assert {Code.PADDING, Code.UNUSED_BITS} & notes.keys() == {code}
 
 
 @pytest.mark.parametrize("intercept", [1, -99])
@@ -261,15 +210,6 @@ def test_an_overlay_covers_at_most_five_percent_of_what_is_no_padding():
     signs = np.full((5, 5), -1000) & 0xFFF  # not extended: no overlay, however many
     signs[2, 2:4] = 40
     assert convert(signs, intercept=0, bits_stored=12)[0][2] == [-1000, -1000, 40, 40, -1000]
-
-
-@pytest.mark.parametrize("n_head", [1, 50])
-@pytest.mark.parametrize("storage", [{}, {"dtype": np.int16, "signed": True}], ids=["unsigned", "signed"])
-def test_values_in_the_upper_bits_are_refused(n_head, storage):
-    # 12 bits at the upper end of 16: air stays below 4096, the head does not; near the vertex it is small.
-    values = np.full(100, 24)
-    values[50 : 50 + n_head] = 1064
-    assert refused(twelve_bit, values.reshape(10, 10) << 4, intercept=-1024, **storage) == Code.NO_HU_SCALE
 
 
 def test_equal_pixels_are_refused():

@@ -138,7 +138,6 @@ def test_no_object_is_against_the_standard_whatever_the_sources_say(tmp_path, ch
     [
         ("", "Mülle".encode(), "Mülle"),
         ("", "Müller".encode("latin-1"), "Müller"),
-        ("ISO_IR 192", "Müller".encode("latin-1"), "Müller"),
         ("ISO_IR 100", "Müller".encode("latin-1"), "Müller"),
         ("ISO_IR 144", "Иванов".encode("iso8859-5"), "Иванов"),
         ("NO SUCHSET", b"M\xfcller", "Müller"),

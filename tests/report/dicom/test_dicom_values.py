@@ -10,7 +10,6 @@ from ich_mil.report.dicom.values import (
     age,
     clock,
     day,
-    decoded,
     derived_uid,
     identifier,
     line,
@@ -40,45 +39,6 @@ def test_parts_of_a_derived_uid_are_told_apart():
 def test_an_invalid_uid_is_replaced_by_the_same_one_each_time(uid):
     assert valid_uid(uid) == valid_uid(uid) != uid
     assert UID(valid_uid(uid)).is_valid
-
-
-@pytest.mark.parametrize(
-    ("raw", "character_sets", "text"),
-    [
-        (b"Doe^Jane", [], "Doe^Jane"),
-        ("Müller^Jörg".encode("latin-1"), ["ISO_IR 100"], "Müller^Jörg"),
-        ("Müller^Jörg".encode(), ["ISO_IR 192"], "Müller^Jörg"),
-        ("Люкceмбypг".encode("iso8859-5"), ["ISO_IR 144"], "Люкceмбypг"),
-        ("王^小东".encode("gb18030"), ["GB18030"], "王^小东"),
-        # PS3.5 H.3.1: the three groups of a Japanese name
-        (
-            b"Yamada^Tarou=\x1b$B;3ED\x1b(B^\x1b$BB@O:\x1b(B=\x1b$B$d$^$@\x1b(B^\x1b$B$?$m$&\x1b(B",
-            ["", "ISO 2022 IR 87"],
-            "Yamada^Tarou=山田^太郎=やまだ^たろう",
-        ),
-        # PS3.5 K.3: each part of a Chinese name begins with an escape sequence
-        (
-            b"Zhang^XiaoDong=\x1b$)A\xd5\xc5^\x1b$)A\xd0\xa1\xb6\xab=",
-            ["", "ISO 2022 IR 58"],
-            "Zhang^XiaoDong=张^小东",
-        ),
-        # PS3.5 I.2: a Korean one too
-        (
-            b"Hong^Gildong=\x1b$)C\xfb\xf3^\x1b$)C\xd1\xce\xd4\xd7=\x1b$)C\xc8\xab^\x1b$)C\xb1\xe6\xb5\xbf",
-            ["", "ISO 2022 IR 149"],
-            "Hong^Gildong=洪^吉洞=홍^길동",
-        ),
-        # what the character set does not say is UTF-8 or Latin-1, and no byte is lost
-        ("Müller".encode(), [], "Müller"),
-        ("Müller".encode("latin-1"), [], "Müller"),
-        ("Müller".encode("latin-1"), ["ISO_IR 192"], "Müller"),
-        ("Müller".encode(), ["ISO 2022 IR 6"], "Müller"),
-        ("Müller".encode("latin-1"), ["NO SUCH SET"], "Müller"),
-        (b"\xff\xfe\x80", ["GB18030"], "ÿþ\x80"),
-    ],
-)
-def test_text_is_decoded_whatever_its_bytes(raw, character_sets, text):
-    assert decoded(raw, character_sets) == text
 
 
 @pytest.mark.parametrize(
