@@ -23,7 +23,7 @@ class TrainingSettings:
         patience: number of epochs without a lower validation loss before training stops.
         fixed_epochs: train for `max_epochs` and keep the last epoch, not the epoch with the lowest validation
             loss. For sets with too few validation scans to choose an epoch.
-        workers: number of threads that read scans ahead; 0 reads each scan on request.
+        workers: number of processes that read scans ahead; 0 reads each scan on request.
         augment: augment the training scans differently in each epoch (`training.augment`).
         bleeds: probability, per epoch, that a negative training scan gets a synthetic bleed and becomes
             positive.

@@ -2,7 +2,6 @@
 
 import copy
 import errno
-import inspect
 import os
 import resource
 import shutil
@@ -10,8 +9,6 @@ import signal
 import sys
 import tempfile
 import zipfile
-from collections import Counter
-from contextlib import nullcontext
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -36,7 +33,6 @@ from ich_mil.training.fit_cnn import LOGGED, EpochLog, fit_cnn
 from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.window_presets import PRESETS
-from tests.elsewhere import AWAY, elsewhere
 from tests.together import forkserver
 
 WINDOWS = PRESETS["papers"]
@@ -585,21 +581,6 @@ def test_features_come_with_all_that_is_known_of_their_scans(prepared):
     wanted = {"cnn_scan": scan.sigmoid(), "cnn_slice": each.sigmoid(), "attention": attention, "x": x}
     for name, values in wanted.items():
         np.testing.assert_array_equal(getattr(got, name).numpy(), values.numpy(), name)
-
-
-def test_extraction_asks_a_gpu_for_what_it_found_once_for_all_scans(prepared, monkeypatch):
-    scans = list(prepared.scans.index)
-    # the pretended device has neither
-    extract = torch.no_grad()(inspect.unwrap(extract_features))
-    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
-    with elsewhere() as waits:
-        model, seen = AttentionCnn(ENCODER, CNN).eval().to(AWAY), []
-        for some in (scans[:1], scans):
-            waits.clear()
-            found = extract(model, prepared, some)
-            assert found.x.device.type == "cpu"
-            seen.append(waits - Counter({"copy to the device": waits["copy to the device"]}))
-        assert seen == [{"copy to the host": 5}] * 2
 
 
 def test_stored_features_are_made_again_where_anything_they_depend_on_differs(
