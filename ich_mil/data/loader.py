@@ -43,13 +43,17 @@ def loader(
 
     Args:
         dataset: dataset of scans.
-        workers: number of processes that read ahead, two steps each; 0 reads each batch on request.
+        workers: largest number of processes that read ahead, two steps each, one process per core at most; 0
+            reads each batch on request.
         steps: the items of each step, as indices of `dataset`.
         device: the device to which the batches will be copied; for a GPU they are in pinned memory.
 
     Raises:
         IchMilError: while iterating, the error of a scan, after the batches of all earlier steps.
     """
+    from joblib import cpu_count  # takes a tenth of a second
+
+    workers = min(workers, cpu_count())
     return _Loader(
         _Steps(dataset),
         batch_size=None,
