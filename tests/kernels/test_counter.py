@@ -76,7 +76,7 @@ def test_they_are_standard_normal_and_not_correlated():
     z = normals(5, scan_key("a scan"), 25, samples=4000).numpy()
     assert kstest(z.ravel(), "norm").pvalue > 0.01
     assert abs(z.ravel()).max() < 6
-    # slices against slices, samples against the next sample, and squares, which pairs of Box-Muller share
+    # slices and successive samples, and their squares, which pairs of Box-Muller share
     for one in (z, z**2):
         apart = np.corrcoef(one.T) - np.eye(25)
         assert abs(apart).max() < 5 / 4000**0.5

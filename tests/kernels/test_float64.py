@@ -28,24 +28,6 @@ def _fused(kernel_device, interpreted):
         pytest.skip("Triton before 3.7 interprets a fused product and sum as two roundings")
 
 
-@pytest.fixture(autouse=True)
-def rough_float32(monkeypatch):
-    """Interpreted too, 1/x of float32 is right to 22 bits only."""
-    interpreter = pytest.importorskip("triton.runtime.interpreter")
-    builder = interpreter.InterpreterBuilder
-
-    def rough(exact):
-        def cut(*given):
-            found = exact(*given)
-            if found.data.dtype != np.float32:
-                return found
-            return interpreter.TensorHandle((found.data.view(np.int32) & -4).view(np.float32), found.dtype)
-
-        return cut
-
-    monkeypatch.setattr(builder, "create_fdiv", rough(builder.create_fdiv))
-
-
 def apply(function, values, device):
     """Results (n,) of a kernel function."""
     x = torch.as_tensor(values, dtype=torch.float64).to(device)

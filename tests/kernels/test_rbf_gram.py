@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,24 +16,7 @@ FLOOR = {SINGLE: 2**-20 if torch.cuda.is_available() else 2**-21, DOUBLE: 1e-13}
 another order.
 
 The product of the small parts is left out, 2^-22 of two factors, and each small part is cut to 11 bits, 2^-23
-of its factor. A card also cuts sums, which the interpreter does not."""
-
-
-@pytest.fixture(autouse=True)
-def tensor_cores(monkeypatch):
-    """Interpreted, a product of float32 too sees the first 11 bits of its factors and no more."""
-    interpreter = pytest.importorskip("triton.runtime.interpreter")
-    product = interpreter.InterpreterBuilder.create_dot
-
-    def cut(factor):
-        if factor.data.dtype != np.float32:
-            return factor
-        return interpreter.TensorHandle((factor.data.view(np.int32) & -0x2000).view(np.float32), factor.dtype)
-
-    def of_cut(builder, a, b, *others):
-        return product(builder, cut(a), cut(b), *others)
-
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", of_cut)
+of its factor, on a card, which also cuts sums."""
 
 
 def case(n=100, d=4, m=20, p=15, r=2, *, scale=1.0, device="cpu", seed=0):
@@ -187,13 +169,6 @@ def test_runs_agree_to_the_bit_and_replicates_are_independent(impl, dtype, kerne
         assert not torch.equal(a[1], b[1])
 
 
-@pytest.mark.parametrize("impl", ["torch", "triton"])
-def test_a_feature_that_is_nan_makes_sums_nan(impl, kernel_device):
-    inputs = case(n=40, device=kernel_device)
-    inputs[1][7, 1] = math.nan
-    assert all(value.isnan().all() for value in gram(inputs, impl=impl))
-
-
 def test_identities_of_the_sums(device):
     generator = torch.Generator().manual_seed(3)
     _, _, theta, target = case(device=device)
@@ -211,23 +186,6 @@ def test_identities_of_the_sums(device):
             ((root @ G @ root.mT).diagonal(dim1=1, dim2=2).sum(1), (theta * spread).sum(1)),
         ):
             torch.testing.assert_close(got, expected, rtol=error, atol=0)
-
-
-@pytest.mark.parametrize(
-    ("directions", "programs"), [(8, [1]), (64, [1]), (80, [1, 2]), (81, [4]), (200, [9, 4])]
-)
-def test_few_directions_beyond_whole_blocks_are_a_narrow_one(
-    directions, programs, kernel_device, monkeypatch
-):
-    from ich_mil.kernels.triton.rbf_gram import _gram_tile
-
-    kernels, grids = type(_gram_tile), []
-    launch = kernels.__getitem__
-    monkeypatch.setattr(
-        kernels, "__getitem__", lambda kernel, grid: grids.append(grid) or launch(kernel, grid)
-    )
-    gram(case(20, 3, 5, directions, 3, device=kernel_device), impl="triton")
-    assert [grid[:2] for grid in grids[1:]] == [(number, 2) for number in programs]  # replicates in pairs
 
 
 @pytest.mark.slow
