@@ -9,9 +9,7 @@ copy to the device, window and augment there, then forward, backward, Adam; bflo
 * overhead of the input pipeline: two loops alternate over the same batches, the whole step, and the model's
   own step on images already in memory; the difference is the overhead;
 * share of each part, by a third loop that synchronises after each part;
-* extraction of features by the frozen CNN over the same scans;
-* windowing and augmentation of one step, op by op in torch, by `torch.compile` (whose compilation may take
-  long) and, on a GPU, by the kernel.
+* extraction of features by the frozen CNN over the same scans.
 """
 
 import sys
@@ -25,24 +23,20 @@ from time import perf_counter
 
 import torch
 from torch import Tensor
-from torch.nn.functional import affine_grid
 
 from benchmarks.record import command_line, record, table
-from benchmarks.timing import DEVICE, in_turn, machine_name, once, summary
+from benchmarks.timing import DEVICE, machine_name, once, summary
 from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler
-from ich_mil.data.loader import AHEAD, loader
+from ich_mil.data.loader import loader
 from ich_mil.data.store import PreparedSet, open_prepared
 from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.encoders.frozen import extract_features
 from ich_mil.encoders.settings import PAPER, EncoderSettings
-from ich_mil.kernels.implementation import Impl
-from ich_mil.kernels.pictures import _noise, pictures_of, shifted
 from ich_mil.training.augment import VariedScans
 from ich_mil.training.fit_cnn import keep_freed_memory
 from ich_mil.training.module import MilModule, class_weights
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.window_presets import PRESETS
-from ich_mil.windows import _compute, resize
 
 WINDOWS = PRESETS["papers"]
 ROUNDS = 9
@@ -65,7 +59,8 @@ class Steps:
             sampler.set_epoch(sampler.epoch + 1)
         self.workers = workers
         # endless, so that a round does not start by waiting for its first step, as an epoch does
-        self.coming = iter(loader(self.scans, workers=workers, steps=cycle(self.keys), device=DEVICE))
+        batches = loader(self.scans, workers=workers, steps=cycle(self.keys), device=DEVICE)
+        self.coming, self.ahead = iter(batches), workers * (batches.prefetch_factor or 0)
         model = AttentionCnn(encoder, CnnSettings()).to(DEVICE)
         slices = int(scans.sizes.sum()) if DEVICE.type == "cpu" else 0
         self.pictures = Pictures(WINDOWS, encoder.size, slices=slices)
@@ -82,7 +77,7 @@ class Steps:
 
     def settle(self) -> None:
         """Consume the batches read ahead by workers, in whole rounds, so that the next batch is the first."""
-        for _ in range(-(-AHEAD * self.workers // len(self.keys))):
+        for _ in range(-(-self.ahead // len(self.keys))):
             for _ in self.batches():
                 pass
 
@@ -168,58 +163,7 @@ def step_report(steps: Steps) -> str:
     )
 
 
-def pictures_report(steps: Steps, image_size: int) -> str:
-    """Time of the augmented images of a step, channels last, by each implementation, with equal noise."""
-    batch = next(iter(steps.batches())).to(DEVICE)
-    if len({hu.shape[1:] for hu in batch.hu}) > 1:
-        return "Pictures by each way: not measured, the slices of the first step differ in shape."
-    hu, sizes = torch.cat(batch.hu), [len(one) for one in batch.hu]
-    matrices = torch.stack([one.matrix for one in batch.variations]).to(DEVICE)
-    scan = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)).to(DEVICE)
-    width = torch.tensor([w for _, w in WINDOWS], device=DEVICE)[:, None, None]
-
-    @torch.compile
-    def by_compile(noise: Tensor) -> Tensor:
-        pictures = resize(_compute(hu, WINDOWS), image_size)
-        grids = affine_grid(matrices, [len(matrices), 1, image_size, image_size], align_corners=False)
-        return channels_last(shifted(pictures, grids[scan], noise, width))
-
-    def noise() -> Tensor:
-        """Noise as drawn in training, outside `torch.compile`, which does not support generators."""
-        parts = []
-        for one, n in zip(batch.variations, sizes, strict=True):
-            drawn = _noise(one, torch.empty(n, 1, image_size, image_size, device=DEVICE))
-            parts.append(drawn.mul_(one.noise).add_(one.brighter))
-        return torch.cat(parts)
-
-    def by(impl: Impl) -> Tensor:
-        return channels_last(pictures_of(batch.hu, WINDOWS, image_size, batch.variations, impl=impl))
-
-    ways: dict[str, Callable[[], Tensor]] = {
-        "torch, op by op": lambda: by("torch"),
-        "torch.compile": lambda: by_compile(noise()),
-    }
-    if DEVICE.type == "cuda":
-        ways["kernel"] = lambda: by("triton")
-    wanted = by("torch")
-    for name, way in ways.items():
-        # rounding may move a pixel at the edge of a window to either side
-        apart = float(((way() - wanted).abs() > 1e-3).float().mean())
-        assert apart < 1e-5, f"{name}: {apart:.2g} of the values differ"
-    rows = [
-        [name, str(one), "–" if one.peak is None else f"{one.peak / 1e6:.0f} MB"]
-        for name, one in in_turn(ways, rounds=9).items()
-    ]
-    head = f"{len(hu)} slices of {hu.shape[1]} x {hu.shape[2]} to {image_size}, varied"
-    return table([head, "median (range)", "peak memory"], rows)
-
-
-def channels_last(pictures: Tensor) -> Tensor:
-    """Convert images to the memory format of the encoder."""
-    return pictures.contiguous(memory_format=torch.channels_last)
-
-
-def extraction_report(prepared: PreparedSet, steps: Steps, image_size: int) -> str:
+def extraction_report(prepared: PreparedSet, steps: Steps) -> str:
     """Time of the frozen CNN over all scans."""
     scans = list(prepared.scans.index)
     model = steps.module.model.eval()
@@ -249,8 +193,7 @@ def main() -> None:
     ]
     for part in (
         partial(step_report, steps),
-        partial(extraction_report, prepared, steps, chosen.image_size),
-        partial(pictures_report, steps, chosen.image_size),
+        partial(extraction_report, prepared, steps),
     ):
         text.append(part())
         print(text[-1], file=sys.stderr, flush=True)  # intermediate results survive a later failure

@@ -1,8 +1,8 @@
 """Distributed computation over the processes (ranks) of `torchrun`, one per GPU or machine.
 
-All ranks run the same program on the same data. Divisible work is split by scans, and results are summed over
-all ranks. All ranks then hold bit-identical numbers and take the same decisions. Without `torchrun` there is
-a single rank.
+All ranks run the same program on the same data. The CNN is trained, and features are extracted, by all ranks,
+each on its share of the scans; rank 0 alone fits heads and writes files. Without `torchrun` there is a single
+rank.
 
 Shapes: B bags (scans).
 """

@@ -9,7 +9,7 @@ run at smaller sizes, and targets are "not measured". With --write, sections are
 import sys
 from collections.abc import Callable
 
-from benchmarks.kernels.bags import bag_leave_one_out, bag_samples
+from benchmarks.kernels.bags import bag_leave_one_out
 from benchmarks.kernels.gram import gram_rows, sweep_rows
 from benchmarks.record import command_line, record, table
 from benchmarks.timing import DEVICE, HEAD, copy_bandwidth, float32_rate, machine_name
@@ -17,7 +17,6 @@ from benchmarks.timing import DEVICE, HEAD, copy_bandwidth, float32_rate, machin
 ROWS: dict[str, Callable[[], list[list[str]]]] = {
     "gram": gram_rows,
     "leave_one_out": bag_leave_one_out,
-    "samples": bag_samples,
     "sweep": sweep_rows,
 }
 

@@ -1,24 +1,19 @@
-"""Time the ops on bags against eager PyTorch and `torch.compile`, as rows of `benchmarks.timing.HEAD`.
+"""Time a sweep over bags against eager PyTorch and `torch.compile`, as rows of `benchmarks.timing.HEAD`.
 
-Each op is checked before it is timed. Eager is the usual code without a kernel: for the sweep one vectorised
-step per position; for the samples the full (L, N) array of f from `torch.randn`, whose numbers depend on the
-batch. Without a GPU the plain versions are timed at smaller sizes.
+The sweep is checked before it is timed. Eager is the usual code without a kernel, one vectorised step per
+position. Without a GPU the definition is timed at a smaller size.
 """
 
 from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
-from scipy.special import expit
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import logsigmoid
 
 from benchmarks.timing import DEVICE, Timing, beside_compiled, copy_bandwidth, in_turn, row
-from ich_mil.kernels.bag_samples import Sampled
-from ich_mil.kernels.bag_samples import bag_samples as sample_bags
-from ich_mil.kernels.counter import normals, scan_key
 from ich_mil.kernels.leave_one_out import Turns, gauss_seidel
-from ich_mil.kernels.segments import bag_index
+from ich_mil.kernels.segments import bag_sum
 
 ROUNDS = 20 if DEVICE.type == "cuda" else 5
 
@@ -39,6 +34,19 @@ def bag_leave_one_out() -> list[list[str]]:
     _check_sweep(log_not, mu, pull, turns)
 
     def eager() -> tuple[Tensor, Tensor]:
+        total = bag_sum(log_not, turns.bags, n_bags)
+        a, new = torch.empty_like(mu), torch.empty_like(mu)
+        start = 0
+        for k in turns.counts:
+            rows = slice(start, start + k)
+            others = total[:k] - log_not[rows]
+            a[rows] = mu[rows] + pull[:k] * others.exp()
+            new[rows] = logsigmoid(-a[rows])
+            total[:k] = others + new[rows]
+            start += k
+        return a, new
+
+    def definition() -> tuple[Tensor, Tensor]:
         return gauss_seidel(log_not, mu, pull, turns, impl="torch")
 
     def triton() -> tuple[Tensor, Tensor]:
@@ -47,7 +55,7 @@ def bag_leave_one_out() -> list[list[str]]:
     described = "bag_leave_one_out", f"N={len(mu):,}, bags of 20-60"
     bar = "≥ 60 % of the speed of a copy"
     if DEVICE.type == "cpu":
-        return [row(*described, in_turn({"eager": eager}, rounds=ROUNDS), bar=bar)]
+        return [row(*described, in_turn({"eager": definition}, rounds=ROUNDS), bar=bar)]
 
     def made(found: Mapping[str, Timing]) -> list[str]:
         # lower bound of a sweep: two arrays read, two written
@@ -68,51 +76,3 @@ def _check_sweep(log_not: Tensor, mu: Tensor, pull: Tensor, turns: Turns) -> Non
             expected = field[n] + strength * float(np.exp(sum(seen[:n] + seen[n + 1 :])))
             assert abs(got - expected) < CLOSE
             seen[n] = -float(np.logaddexp(0, expected))
-
-
-def bag_samples() -> list[list[str]]:
-    """Moments of 490 scans (10 on a CPU) from 1,000 independent samples."""
-    n_bags, samples = (490 if DEVICE.type == "cuda" else 10), 1000
-    n = 193_317 * n_bags // 490
-    generator = torch.Generator().manual_seed(0)
-    parts = torch.rand(n_bags, generator=generator) + 0.5
-    cuts = (parts.cumsum(0) / parts.sum() * n).round().long()
-    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), cuts])
-    keys = torch.tensor([scan_key(str(b)) for b in range(n_bags)])
-    mu = (torch.randn(1, n, generator=generator, dtype=torch.float64) - 2).to(DEVICE)
-    sigma = torch.rand(1, n, generator=generator, dtype=torch.float64).to(DEVICE)
-    _check_samples(mu, sigma, offsets, keys)
-    bags = bag_index(offsets).to(DEVICE)
-
-    def eager() -> tuple[Tensor, ...]:
-        f = mu[0] + sigma[0] * torch.randn(samples, n, dtype=mu.dtype, device=DEVICE)  # (L, N)
-        total = f.new_zeros(samples, n_bags).index_add(1, bags, softplus(f))  # (L, B)
-        return *torch.var_mean(torch.sigmoid(f), 0), *torch.var_mean(-torch.expm1(-total), 0)
-
-    def op() -> Sampled:
-        return sample_bags(mu, sigma, offsets, keys, samples=samples, seed=0)
-
-    size, bar = f"N={n:,}, {n_bags} scans, L={samples:,}", "≥ 5 x eager, ≤ 30 ms"
-    if DEVICE.type == "cpu":
-        found = in_turn({"all at once": eager, "definition": op}, rounds=ROUNDS)
-        return [row(f"bag_samples, {name}", size, {"eager": t}, bar=bar) for name, t in found.items()]
-
-    def made(found: Mapping[str, Timing]) -> list[str]:
-        times = found["eager"].median / found["triton"].median
-        met = times >= 5 and found["triton"].median <= 0.03
-        verdict = f"{'yes' if met else 'no'}: {times:.1f} x eager"
-        return row("bag_samples", size, found, bar=bar, met=verdict)
-
-    ways: dict[str, Callable[[], object]] = {"eager": eager, "triton": op}
-    return [beside_compiled(ways, torch.compile(eager), rounds=ROUNDS, made=made)]
-
-
-def _check_samples(mu: Tensor, sigma: Tensor, offsets: Tensor, keys: Tensor) -> None:
-    """Check the last scan against NumPy, with 130 explicit samples."""
-    got = sample_bags(mu, sigma, offsets, keys, samples=130, seed=0)
-    rows = slice(int(offsets[-2]), int(offsets[-1]))
-    z = normals(0, int(keys[-1]), rows.stop - rows.start, samples=130).numpy()
-    p = expit(mu[0, rows].cpu().numpy() + sigma[0, rows].cpu().numpy() * z)
-    scan = -np.expm1(np.log1p(-p).sum(1))
-    assert np.abs(got.slice_variance[0, rows].cpu().numpy() - p.var(0)).max() < CLOSE
-    assert abs(float(got.scan_mean[0, -1]) - scan.mean()) < CLOSE

@@ -16,9 +16,8 @@ from benchmarks.public_features import bags_of, copies, rsna
 from benchmarks.timing import DEVICE, Timing, beside_compiled, float32_rate, in_turn, once, row, summary
 from ich_mil.gp.fit import fit, fit_many
 from ich_mil.gp.inference.inducing import place_points
-from ich_mil.gp.inference.projection import GPU_ROWS
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.kernels.rbf_gram import RBF, rbf_gram
+from ich_mil.kernels.rbf_gram import RBF, TILE, rbf_gram
 
 ROUNDS = 9 if DEVICE.type == "cuda" else 3
 
@@ -69,7 +68,7 @@ def _gram_row(n: int, d: int, m: int, replicates: int) -> list[str]:
     case = random_case(n, d, m, replicates)
     truth = rbf_gram(*case, impl="torch")[0]
     on_gpu = DEVICE.type == "cuda"
-    fused, tile = ("triton", GPU_ROWS) if on_gpu else ("tiles", 2048)
+    fused, tile = ("triton", TILE) if on_gpu else ("tiles", 2048)
     calls: dict[str, Callable[[], tuple[Tensor, Tensor]]] = {
         "eager": partial(eager, *case),
         fused: partial(rbf_gram, *case, dtype=torch.float32, tile=tile),

@@ -31,7 +31,7 @@ from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.fit_calibration import calibrating, held_out_logits
 from ich_mil.multimodal.head import MultimodalHead
 from ich_mil.progress import say
-from ich_mil.ranks import device, these_ranks
+from ich_mil.ranks import device
 from ich_mil.runs.copying import copy_run
 from ich_mil.runs.folder import check_new, read_run
 from ich_mil.runs.model import Member, TrainedModel, bags_of
@@ -127,7 +127,7 @@ def joint_splits(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 def finish(out: Path, runs: Sequence[RunConfig]) -> None:
     """Fit the joint calibration of the members in `out/member_0`, ... and mark `out` as finished.
 
-    All ranks must call this function; rank 0 writes. `runs` locate the members' training features.
+    `runs` locate the members' training features.
     """
     config, names = read_run(out)["config"], read_run(out)["members"]
     members = [ensemble_member(load_model(out / name)) for name in names]
@@ -156,10 +156,9 @@ def finish(out: Path, runs: Sequence[RunConfig]) -> None:
             of_scan, of_slices = logits[:, :, places]
             joint = Calibration.fit(of_scan, of_slices, bags.labels[places], rule=rule)
         sigmoid = CnnSigmoid.fit(features.cnn_scan, features.labels)
-        if sigmoid and these_ranks().first:
+        if sigmoid:
             sigmoid.save(out / CNN_SIGMOID)
-    if these_ranks().first:
-        write_ensemble(joint, out)
+    write_ensemble(joint, out)
 
 
 def _held_out(member: Member, view: FeatureSet, run: RunConfig, samples: int, *, refit: bool) -> Tensor:

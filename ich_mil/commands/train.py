@@ -17,8 +17,8 @@ In: a `RunConfig`. Out, in `config.out`:
 Before the data are read and split, only a lock file is written; the lock excludes other runs. With `resume`,
 a step whose file exists is skipped, and the CNN continues from its last epoch.
 
-Under `torchrun`, rank 0 prepares data and writes files; all ranks train, extract features and fit. All ranks
-must see the same folders.
+Under `torchrun`, all ranks train the CNN and extract features; rank 0 alone prepares data, fits the head and
+writes files. All ranks must see the same folders.
 """
 
 from contextlib import ExitStack
@@ -284,16 +284,16 @@ def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, rank
     """Fit, calibrate and save the head, with the CNN's sigmoid, likeness check and drift reference.
 
     Scans of `in_slices` enter the fit as single slices. `head_scans` selects the scans of the fit and of the
-    calibration.
+    calibration. Only rank 0 fits.
     """
+    if not ranks.first:
+        return
     scans = head_scans(features, splits, config)
     watch = None if scans.watch is None else features.select(scans.watch)
     whole = features.select(scans.learn)
     learn = whole.as_slices(in_slices(config, features))
     with named(config.train.path):
         head = fit_family(learn, watch, config.head, config.multimodal, mixed=has_single_slices(config))
-    if not ranks.first:
-        return
     calibrates = watch or whole
     if sigmoid := CnnSigmoid.fit(calibrates.cnn_scan, calibrates.labels):
         sigmoid.save(config.out / CNN_SIGMOID)

@@ -58,9 +58,7 @@ def train_ensemble(config: RunConfig, *, resume: bool) -> PreparedSet | None:
             gc.collect()  # the trainer holds gigabytes of pictures in reference cycles
             if ranks.first and number == 0:
                 _begin(config)
-        with ranks.first_ahead():  # the other ranks wait for the last head
-            finished = (config.out / ENSEMBLE).is_file()
-        if not finished:
+        if ranks.first and not (config.out / ENSEMBLE).is_file():
             finish(config.out, runs)
     return external
 

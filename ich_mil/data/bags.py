@@ -49,19 +49,12 @@ class Batch:
         """Copy the batch to a device, except `offsets`: the host reads them and would wait for the GPU."""
         return self._each(lambda value: value.to(device, non_blocking=True))
 
-    def pinned(self) -> "Batch":
-        """Copy the batch to pinned memory, for an asynchronous copy to a GPU."""
-        return self._each(_pinned)
+    def pin_memory(self) -> "Batch":
+        """Copy the batch to pinned memory, for an asynchronous copy to a GPU; called by `DataLoader`."""
+        return self._each(Tensor.pin_memory)
 
     def _each(self, copy: Callable[[Tensor], Tensor]) -> "Batch":
         return replace(self, hu=tuple(map(copy, self.hu)), labels=copy(self.labels))
-
-
-def _pinned(value: Tensor) -> Tensor:
-    """Copy to pinned memory in the calling thread; torch would start a thread per core for each caller."""
-    copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
-    np.copyto(copy.numpy(), value.numpy())
-    return copy
 
 
 class ScanDataset(Dataset[Batch]):
@@ -171,7 +164,7 @@ class Pictures:
 class StepSampler(Sampler[list[tuple[int, int]]]):
     """Sampler of training steps: the scans of each step of an epoch, restricted to this rank's share.
 
-    The items of a step are pairs (epoch, scan index), because the threads that read ahead have no other way
+    The items of a step are pairs (epoch, scan index), because the processes that read ahead have no other way
     to know the epoch. The steps depend on (seed, epoch) alone, so a resumed run and a run on another number
     of ranks see the same steps. Step sizes differ by at most one scan, and the steps have about equally many
     slices, which keeps peak memory low. All ranks have the same number of steps, and none is empty.

@@ -95,7 +95,7 @@ def extract_features(
 
     The computation is in float32 on every device, so that a head fitted to features from a GPU gets the same
     features on a CPU. The ranks divide the scans among them, and every rank returns the features of all
-    scans. `workers` threads read scans ahead. `ValueError` if the model is in training mode.
+    scans. `workers` processes read scans ahead. `ValueError` if the model is in training mode.
     """
     if model.training:
         raise ValueError("features are of a model in evaluation mode; call its eval()")

@@ -4,9 +4,6 @@ In: packed bags with labels. Out: a `SparseGP` that holds q(w), and a `FitReport
 training scans and the same kernel share Φ; their sweeps run batched, as replicates. All computation is on the
 device of the features.
 
-With several ranks (`ich_mil.ranks`), every rank calls with the same scans and works on its share. All ranks
-get the same head, bit for bit.
-
 Shapes: B bags (scans), N instances (slices), D features, M inducing points, R replicates.
 """
 
@@ -68,7 +65,7 @@ def fit(
 
     Raises:
         DataError: a label is not 0 or 1; all labels are equal; unknown positions; validation scans of another
-            number of features; fewer scans than ranks.
+            number of features.
         ConfigError: a kernel that cannot be computed on D features, or that cannot be learned as the settings
             ask; a density in a family other than ψ-VGPMIL.
     """

@@ -12,7 +12,7 @@ The distribution of a held-out scan logit is represented by L values of equal we
 for the rule `max`, which depends on one slice; else samples of the slices that the rule uses, from w ~ q(w)
 and independent residuals, scaled to the exact μ and σ of each slice.
 
-Shapes: B scans, C of them on this rank, N slices, L values, r directions of Φ.
+Shapes: B scans, N slices, L values, r directions of Φ.
 """
 
 from collections.abc import Iterable, Sequence
@@ -42,7 +42,6 @@ from ich_mil.gp.smoothing import make_smoother
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.counter import normals
 from ich_mil.kernels.segments import take_bags
-from ich_mil.ranks import ALONE, Ranks, these_ranks
 
 VALUES = 100
 """Number of values L of a scan logit."""
@@ -152,33 +151,22 @@ class WithFolds(NamedTuple):
 
     Attributes:
         fitted: the head and its report.
-        parts: slices of this rank's scans, each under a q(w) that has not seen its scan.
-        offsets: (C + 1,) of this rank's scans.
-        numbers: (C,) their indices among all B scans.
-        n_scans: B.
-        ranks: the ranks among which the scans are divided.
+        parts: all slices, each under a q(w) that has not seen its scan.
+        offsets: (B + 1,).
     """
 
     fitted: Fit
     parts: list[Part]
     offsets: Tensor
-    numbers: Tensor
-    n_scans: int
-    ranks: Ranks
 
     def values(self, settings: HeadSettings, samples: int) -> Tensor:
         """`scan_values` (2, L, B) of all scans, on the CPU."""
-        keys = self.numbers.tolist()
-        return self._of_all(scan_values(self.parts, self.offsets, settings, samples, keys=keys))
+        return scan_values(self.parts, self.offsets, settings, samples).cpu()
 
     def scores(self, settings: HeadSettings) -> Tensor:
         """Scan logits (B,) of the slice logits of E p(f) (`mean_logit`), on the CPU."""
         each = mean_logit(*moments_of(self.parts, int(self.offsets[-1])), settings.link)
-        return self._of_all(scan_logit(each, self.offsets, settings.variant.rule))
-
-    def _of_all(self, own: Tensor) -> Tensor:
-        every = own.new_zeros(*own.shape[:-1], self.n_scans).index_copy(-1, self.numbers, own)
-        return self.ranks.total(every.cpu())
+        return scan_logit(each, self.offsets, settings.variant.rule).cpu()
 
 
 @torch.no_grad()
@@ -198,17 +186,15 @@ def fit_with_folds(
         for f, (_, out) in enumerate(folds):
             fold_of[list(out)] = f
         group = fit_group(train, None, [settings], points, density=density, kernel=kernel, fold_of=fold_of)
-        (fitted,), share = group.results, group.share
         assert group.held_out is not None
-        parts, offsets = list(group.held_out.parts()), share.bags.offsets
-        return WithFolds(fitted, parts, offsets, share.numbers, n_scans, these_ranks())
+        return WithFolds(group.results[0], list(group.held_out.parts()), train.offsets)
     (fitted,) = fit_group(train, None, [settings], points, density=density, kernel=kernel).results
     parts = []
     for (one,) in fit_many(train, [Job(settings, seen) for seen, _ in folds], density=density, kernel=kernel):
         held = folds[one.place][1]
         rows, _ = take_bags(train.offsets, torch.tensor(held, device=device))
         parts.append(part_of(one.model, train.take(held), rows))
-    return WithFolds(fitted, parts, train.offsets, torch.arange(n_scans, device=device), n_scans, ALONE)
+    return WithFolds(fitted, parts, train.offsets)
 
 
 def part_of(model: SparseGP, bags: Bags, rows: Tensor) -> Part:
@@ -235,17 +221,14 @@ def scan_values(
     offsets: Tensor,
     settings: HeadSettings,
     samples: int,
-    *,
-    keys: Sequence[int] | None = None,
 ) -> Tensor:
-    """Values of equal weight (2, L, C) of the scan logits, by the head's rule and by `SLICE_RULE`.
+    """Values of equal weight (2, L, B) of the scan logits, by the head's rule and by `SLICE_RULE`.
 
     Args:
         parts: slices with their posteriors, which together are all N slices.
-        offsets: (C + 1,).
+        offsets: (B + 1,).
         settings: settings of the head.
         samples: L.
-        keys: C keys of the noise; None: the numbers of the scans.
     """
     parts, n = list(parts), int(offsets[-1])
     mu, variance = moments_of(parts, n)
@@ -257,9 +240,8 @@ def scan_values(
             unit = torch.from_numpy(ndtri((np.arange(samples) + 0.5) / samples)).to(mu)[:, None]
             unit = unit.expand(samples, len(rows)) / unit.std(correction=0)
         else:
-            sizes = own.diff().tolist()
-            pairs = zip(range(len(sizes)) if keys is None else keys, sizes, strict=True)
-            noise = torch.cat([normals(0, key, size, samples=samples) for key, size in pairs], 1).to(mu)
+            sizes = enumerate(own.diff().tolist())
+            noise = torch.cat([normals(0, b, size, samples=samples) for b, size in sizes], 1).to(mu)
             unit = _correlated(parts, rows, n, noise)
         f = latent_logit(mu[rows] + variance[rows].sqrt() * unit, settings.link)
         found.append(scan_logit(f, own.cpu(), rule if rule in ("max", "noisy_or") else f"top_{n}"))

@@ -23,26 +23,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ich_mil.kernels.implementation import Impl, by_triton
-
 WORD = 2**64
 SAMPLES = 4
 """Samples of one slice per counter."""
 
 
-def signed(word: int) -> int:
-    """Reinterpret the low 64 bits of `word` as a signed (two's complement) int64."""
-    return (word + WORD // 2) % WORD - WORD // 2
-
-
 def scan_key(scan: str) -> int:
     """Key of a scan: the first 64 bits of the SHA-256 of its id, as an int64."""
-    return signed(int.from_bytes(hashlib.sha256(scan.encode()).digest()[:8]))
+    return int.from_bytes(hashlib.sha256(scan.encode()).digest()[:8], signed=True)
 
 
-def normals(
-    seed: int, key: int, n: int, *, samples: int, device: torch.device | str = "cpu", impl: Impl = "auto"
-) -> Tensor:
+def normals(seed: int, key: int, n: int, *, samples: int, device: torch.device | str = "cpu") -> Tensor:
     """Standard normal numbers (L, n) of the n slices of one scan, float64.
 
     Args:
@@ -50,14 +41,8 @@ def normals(
         key: key of the scan, from `scan_key`.
         n: number of slices.
         samples: L.
-        device: device of the result.
-        impl: "torch" draws by numpy on the CPU, "triton" on the device; "auto" is "triton" on a GPU.
+        device: device of the result; the numbers are drawn on the CPU.
     """
-    device = torch.device(device)
-    if by_triton(impl, device):
-        from ich_mil.kernels.triton.counter import counter_normals
-
-        return counter_normals(signed(seed), key, n, samples, device)
     blocks = -(-samples // SAMPLES)
     # numpy increments the counter before it draws, so the largest counter makes the first block counter 0.
     words = np.random.Philox(

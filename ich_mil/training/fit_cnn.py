@@ -187,7 +187,7 @@ def _run(
     start = last if last.is_file() else None
     with warnings.catch_warnings():
         for message in (
-            "does not have many workers",  # `loader` uses threads, which Lightning does not count
+            "does not have many workers",  # a setting of the user
             "exists and is not empty",  # the checkpoint folder of a resumed run
             "in eval mode at the start",  # frozen blocks
             "broadcast_buffers.* is deprecated",  # the replacement does not exist in torch 2.11

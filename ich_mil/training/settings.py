@@ -19,7 +19,7 @@ class TrainingSettings:
         bags: scans per step, over all GPUs together.
         max_epochs: largest number of epochs.
         patience: number of epochs without a lower validation loss before training stops.
-        workers: number of threads that read scans ahead; 0 reads each scan on request.
+        workers: number of processes that read scans ahead; 0 reads each scan on request.
         augment: augment the training scans differently in each epoch (`training.augment`).
         fixed_epochs: train for `max_epochs` and keep the last epoch, not the epoch with the lowest validation
             loss. For sets with too few validation scans to choose an epoch.

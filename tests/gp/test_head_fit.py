@@ -155,8 +155,7 @@ def test_a_projection_that_is_not_stored_gives_the_same(monkeypatch):
     settings = HeadSettings(n_inducing=12, sweeps=6)
     stored, one = fit(Bags(x, offsets, labels), settings)
     monkeypatch.setattr(projection, "STORE_BYTES", 0)
-    monkeypatch.setattr(projection, "TILE_BYTES", 100)
-    monkeypatch.setattr(projection, "ONE_TILE", 0)
+    monkeypatch.setattr(projection, "BLOCK_BYTES", {"cpu": 100})
     monkeypatch.setattr(projection, "LEAST_ROWS", 7)
     anew, other = fit(Bags(x.float(), offsets, labels), settings)
     # float32 features are what they are: 1e-7 of their value

@@ -206,7 +206,7 @@ def test_phi_and_residual_are_those_of_dense_algebra(data, head):
 
 
 def energy(projection):
-    return torch.cat([phi.square().sum(1) for _, phi in projection.tiles(1)])
+    return torch.cat([phi.square().sum(1) for _, phi in projection.blocks(1)])
 
 
 def short_energy(projection, turns):
@@ -335,7 +335,7 @@ def test_the_gibbs_sampler_draws_from_the_posterior_of_the_smoothed_model(data):
     W = dense_weights(data.positions, data.offsets, WIDTH)
     turns = Turns(data.offsets)
     plain = Projection(model, data.x)
-    (_, phi) = next(plain.tiles(1))
+    (_, phi) = next(plain.blocks(1))
     smooth = copy.copy(plain)
     smooth._stored = (W @ phi)[turns.order]
     with pytest.warns(UserWarning, match="chains of the Gibbs sampler disagree"):

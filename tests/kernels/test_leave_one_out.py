@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.nn.functional import logsigmoid
 
-import ich_mil.kernels.leave_one_out as module
 from ich_mil.kernels.leave_one_out import Turns, gauss_seidel, jacobi, leave_one_out, leave_one_out_max
 from ich_mil.kernels.segments import bag_index
 
@@ -80,19 +79,6 @@ def solve_by_loop(logits, mu, pull, offsets, *, newest):
     return torch.tensor(a, dtype=torch.float64)
 
 
-def test_gauss_seidel_of_replicates():
-    logits, mu, pull, offsets = case([3, 9, 1])
-    both = in_turn(torch.stack([logits, -logits]), torch.stack([mu, mu + 1]), pull, offsets)
-    torch.testing.assert_close(both[1], in_turn(-logits, mu + 1, pull, offsets), rtol=1e-14, atol=0)
-
-
-def test_the_torch_loop_of_other_devices_is_the_numpy_loop(monkeypatch):
-    logits, mu, pull, offsets = case([57, 24, 1, 200])
-    expected = in_turn(logits, mu, pull, offsets)
-    monkeypatch.setattr(module, "CPU", "another device")
-    torch.testing.assert_close(in_turn(logits, mu, pull, offsets), expected, rtol=1e-12, atol=1e-13)
-
-
 def test_jacobi_oscillates_where_gauss_seidel_settles():
     # Two equal slices of a positive bag at π = ½ with strong evidence: side by side they flip together.
     offsets, zero, pull = torch.tensor([0, 2]), torch.zeros(2).double(), torch.full((1,), 20.0).double()
@@ -134,7 +120,9 @@ MANY = [1 + (7 * b) % 5 for b in range(130)]
 
 @pytest.mark.parametrize("step", [gauss_seidel, jacobi])
 @pytest.mark.parametrize("scale", [1.5, 1e4])
-@pytest.mark.parametrize("sizes", [[1], [2], [20], [1, 5, 1, 24, 3], MANY], ids=len)
+@pytest.mark.parametrize(
+    "sizes", [[1], [1, 5, 1, 24, 3], MANY, pytest.param([24, 1, 1000], marks=pytest.mark.slow)], ids=len
+)
 def test_the_kernel_is_as_exact_as_the_definition(sizes, scale, step, kernel_device):
     logits, mu, pull, offsets = case(sizes, scale=scale)
     expected = sharp(logits, mu, pull, offsets, newest=step is gauss_seidel)
@@ -142,15 +130,6 @@ def test_the_kernel_is_as_exact_as_the_definition(sizes, scale, step, kernel_dev
     by_torch = error(in_turn(logits, mu, pull, offsets, step=step, impl="torch"), expected)
     # 4 ulp: an exp of another library, one ulp apart
     assert error(in_turn(*there, step=step, impl="triton"), expected) <= 2 * by_torch + 4 * 2.0**-52
-
-
-@pytest.mark.slow
-def test_the_kernel_takes_a_bag_of_1000(kernel_device):
-    logits, mu, pull, offsets = case([24, 1, 1000])
-    there = [part.to(kernel_device) for part in (logits, mu, pull, offsets)]
-    expected = sharp(logits, mu, pull, offsets, newest=True)
-    by_torch = error(in_turn(logits, mu, pull, offsets, impl="torch"), expected)
-    assert error(in_turn(*there, impl="triton"), expected) <= 2 * by_torch + 4 * 2.0**-52
 
 
 def packed(sizes, device, replicates=1):
@@ -185,7 +164,6 @@ def test_the_kernel_writes_every_element_and_takes_strided_input_and_replicates(
 def test_a_bag_is_the_same_to_the_bit_in_any_company(step, impl, kernel_device):
     how = {"step": step, "impl": impl}
     sizes = [7, 5, 1, 9, 5]
-    # on a GPU `index_add` adds in whatever order
     there = kernel_device if impl == "triton" else torch.device("cpu")
     logits, mu, pull, offsets = (part.to(there) for part in case(sizes))
     whole = in_turn(logits, mu, pull, offsets, **how).split(sizes)

@@ -1,33 +1,17 @@
 """The kernels on the features of real scans, with a head fitted to them, against the definitions."""
 
-from typing import NamedTuple
-
 import pytest
 import torch
-from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from ich_mil.data.features import FeatureSet
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
 from ich_mil.gp.inference.projection import Projection
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.sparse_gp import SparseGP
-from ich_mil.kernels.bag_samples import bag_samples
-from ich_mil.kernels.counter import scan_key
 from ich_mil.kernels.leave_one_out import Turns, gauss_seidel, jacobi
-from ich_mil.kernels.rbf_gram import rbf_gram, rbf_moments
+from ich_mil.kernels.rbf_gram import rbf_gram
 
 pytestmark = [pytest.mark.realdata, pytest.mark.slow]
-
-
-class Fitted(NamedTuple):
-    """A head, and μ and σ² (1, N) of the slices it was fitted to."""
-
-    scans: FeatureSet
-    model: SparseGP
-    mu: Tensor
-    variance: Tensor
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +20,7 @@ def rsna(rsna_features):
     model, _ = fit(Bags(scans.x, scans.offsets, scans.labels), HeadSettings())
     with torch.no_grad():
         moments = Projection(model, scans.x).moments(model.q_mean[None], model.q_root.mT[None])
-    return Fitted(scans, model, *moments)
+    return scans, model, *moments
 
 
 def near(found, expected, most):
@@ -48,39 +32,26 @@ def near(found, expected, most):
 @torch.no_grad()
 def test_sums_over_slices(kernel_device, rsna, dtype, most):
     some = slice(0, None, 7)  # of every scan
-    x, model = rsna.scans.x[some], rsna.model
-    rbf = Projection(model, x)._as_rbf()
-    theta = torch.cat([rsna.variance, rsna.mu.sigmoid()])[:, some]
-    sums = theta, theta - 0.5
-    posterior = model.q_mean.expand(2, -1), model.q_root.mT.expand(2, -1, -1)
-    there = type(rbf)(*(part.to(kernel_device) for part in vars(rbf).values()))
-    for op, values in ((rbf_gram, sums), (rbf_moments, posterior)):
-        expected = op(x, rbf, *values, impl="torch")
-        on_device = (value.to(kernel_device) for value in values)
-        found = op(x.to(kernel_device), there, *on_device, dtype=dtype, impl="triton")
-        for got, right in zip(found, expected, strict=True):
-            near(got, right, most)
+    scans, model, mu, variance = rsna
+    x = scans.x[some]
+    rbf = Projection(model, x).rbf()
+    theta = torch.cat([variance, mu.sigmoid()])[:, some]
+    expected = rbf_gram(x, rbf, theta, theta - 0.5, impl="torch")
+    map_there = type(rbf)(*(part.to(kernel_device) for part in vars(rbf).values()))
+    sums = (value.to(kernel_device) for value in (theta, theta - 0.5))
+    got = rbf_gram(x.to(kernel_device), map_there, *sums, dtype=dtype, impl="triton")
+    for own, right in zip(got, expected, strict=True):
+        near(own, right, most)
 
 
 @pytest.mark.parametrize("step", [gauss_seidel, jacobi])
 def test_a_sweep_over_all_scans(kernel_device, rsna, step):
-    offsets, labels = rsna.scans.offsets, rsna.scans.labels
-    turns, there = Turns(offsets), Turns(offsets.to(kernel_device))
-    mu = rsna.mu[:, turns.order]
-    pull = 4.6 * (2.0 * labels.double() - 1)[turns.bag_order]
+    scans, _, mu, _ = rsna
+    turns, there = Turns(scans.offsets), Turns(scans.offsets.to(kernel_device))
+    mu = mu[:, turns.order]
+    pull = 4.6 * (2.0 * scans.labels.double() - 1)[turns.bag_order]
     values = logsigmoid(-mu), mu, pull
     expected = step(*values, turns, impl="torch")
     found = step(*(value.to(kernel_device) for value in values), there, impl="triton")
     for got, right in zip(found, expected, strict=True):
         near(got, right, 1e-14)
-
-
-def test_samples_of_a_scan(kernel_device, rsna):
-    ends, keys = rsna.scans.offsets[:2], torch.tensor([scan_key(rsna.scans.scans[0])])
-    values = [value[:, : int(ends[-1])] for value in (rsna.mu, rsna.variance.sqrt())]
-    # samples of a second part
-    expected = bag_samples(*values, ends, keys, samples=130, seed=0, impl="torch")
-    there = (value.to(kernel_device) for value in values)
-    found = bag_samples(*there, ends, keys, samples=130, seed=0, impl="triton")
-    for got, right in zip(found, expected, strict=True):
-        near(got, right, 1e-12)

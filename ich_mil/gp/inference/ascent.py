@@ -10,9 +10,6 @@ The precisions Θ and targets r of the slices depend on the model: they come fro
 (ψ-VGPMIL: Castro-Macías et al. 2024, Eq. 25-28). Replicates share Φ and the scans. They differ in the
 parameters of the observation model: density, H, margin.
 
-With several ranks (`ich_mil.ranks`), the scans are divided among them. Each rank holds Φ and the local
-posteriors of its own slices. Stopping decisions use sums and maxima over all ranks, so all ranks agree.
-
 Shapes: R replicates, B bags (scans), N instances (slices), M inducing points.
 """
 
@@ -33,7 +30,6 @@ from ich_mil.gp.inference.projection import Projection
 from ich_mil.gp.inference.report import FitReport, Stopped
 from ich_mil.gp.inference.weights import Observation, Weights
 from ich_mil.kernels.leave_one_out import Turns
-from ich_mil.ranks import ALONE, Ranks
 
 RUNAWAY = 50.0
 """Largest |μ| of an unbounded model before its fit counts as diverged. sigmoid(f) rounds to 1 in float64
@@ -47,21 +43,19 @@ LONGER = "with a longer length scale the kernel reaches more slices (head.length
 
 
 class Watched(NamedTuple):
-    """Scans on which each sweep is scored. B scans in all, C of them on this rank.
+    """Scans on which each sweep is scored.
 
     Attributes:
-        projection: Φ of this rank's slices.
-        offsets: (C + 1,) on the CPU.
-        labels: (B,) of all scans, on the CPU.
+        projection: Φ of the slices.
+        offsets: (B + 1,) on the CPU.
+        labels: (B,) on the CPU.
         turns: order of the slices in `projection`; None: the packed order of `offsets`.
-        numbers: (C,) indices of this rank's scans among all; None: this rank has all scans.
     """
 
     projection: Projection
     offsets: Tensor
     labels: Tensor
     turns: Turns | None = None
-    numbers: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -174,15 +168,12 @@ class _Trace:
         )
 
 
-def scan_logits(mu: Tensor, variance: Tensor, watched: Watched, limits: Limits, ranks: Ranks) -> Tensor:
+def scan_logits(mu: Tensor, variance: Tensor, watched: Watched, limits: Limits) -> Tensor:
     """Scan logits (R, B): the scan rule applied to the slice logits of E p(f) (`mean_logit`)."""
     logits = mean_logit(mu, variance, limits.link)
     if watched.turns is not None:
         logits = watched.turns.restore(logits)
-    own = scan_logit(logits, watched.offsets, limits.rule)  # (R, C)
-    if watched.numbers is None:
-        return own
-    return ranks.total(own.new_zeros(len(own), len(watched.labels)).index_copy(1, watched.numbers, own))
+    return scan_logit(logits, watched.offsets, limits.rule)
 
 
 @torch.no_grad()
@@ -195,7 +186,6 @@ def ascend(
     training: Watched,
     watched: Watched | None = None,
     held_out: HeldOut | None = None,
-    ranks: Ranks = ALONE,
 ) -> list[tuple[Weights, FitReport]]:
     """Run sweeps until each replicate has converged, stopped improving, diverged or reached the sweep limit.
 
@@ -208,15 +198,13 @@ def ascend(
     the lowest loss on the training scans, or for a bounded model the last finite q(w).
 
     Args:
-        projection: Φ of this rank's training slices, in the order of the observation; its sums are over all
-            ranks.
+        projection: Φ of the training slices, in the order of the observation.
         observation: local factors; changed in place, and left at the last sweep.
         start: q(w) before the first sweep, R replicates.
         limits: stopping criteria.
         training: the training scans; they score unbounded models where there are no validation scans.
         watched: validation scans.
         held_out: folds to update beside a single replicate.
-        ranks: the ranks among which the scans are divided.
 
     Returns:
         For each replicate, q(w) with R = 1 and its report.
@@ -235,18 +223,18 @@ def ascend(
         weights = Weights.solve(*sums(theta, observation.target()))
         mu, variance = projection.moments(weights.mean, weights.root)
         observation.update(mu, variance)
-        bound = ranks.total(observation.bound(mu, variance)) - weights.kl()
-        told = [bound[:, None], ranks.most(torch.stack([mu.abs().amax(1), (mu - before).abs().amax(1)], 1))]
+        bound = observation.bound(mu, variance) - weights.kl()
+        figures = [torch.stack([bound, mu.abs().amax(1), (mu - before).abs().amax(1)], 1)]
         if judges is not None:
-            seen = (mu, variance)
+            moments = (mu, variance)
             if judges is watched:
-                seen = judges.projection.moments(weights.mean, weights.root)
-            told.append(scan_logits(*seen, judges, limits, ranks))
+                moments = judges.projection.moments(weights.mean, weights.root)
+            figures.append(scan_logits(*moments, judges, limits))
         # The only host-device synchronisation of a sweep.
-        host = torch.cat(told, 1).cpu()  # (R, 3 + B)
+        host = torch.cat(figures, 1).cpu()  # (R, 3 + B)
         losses: list[float] | list[None] = [None] * len(alive)
         if judges is not None:
-            losses = ranks.same(platt_loss(host[:, 3:], judges.labels)).tolist()
+            losses = platt_loss(host[:, 3:], judges.labels).tolist()
         going = []
         for i, ((elbo, largest, change), loss) in enumerate(zip(host[:, :3].tolist(), losses, strict=True)):
             trace = traces[alive[i]]

@@ -22,8 +22,6 @@ The sampler departs from the paper in two ways, neither of which changes the pos
   approximation of the posterior (Murray et al. 2010, Nishihara et al. 2014). It has no tuning parameter and
   no rejection.
 
-The work is not divided among ranks (`ich_mil.ranks`): each rank does all of it and takes the draws of rank 0.
-
 Shapes: R chains, L kept draws of each, B bags (scans), N instances (slices), M inducing points.
 """
 
@@ -209,7 +207,7 @@ def _report(
     chosen = torch.randperm(n, generator=generator, device=kept.device)[:WATCHED].sort().values
     seen = [
         phi[chosen[(chosen >= rows.start) & (chosen < rows.stop)] - rows.start]
-        for rows, phi in projection.tiles(1)
+        for rows, phi in projection.blocks(1)
     ]
     watched = kept @ torch.cat(seen).to(kept).mT  # (R, L, Q)
     worst, effective = float(r_hat(watched).max()), float(bulk_ess(watched).min())

@@ -13,7 +13,7 @@ much as that of the fit alone. Any Θ gives a valid lower bound. Through it the 
 own held-out logit: on MUSK1 (476 instances) by a tenth to a third of its effect on the fit, which itself
 shrinks with the number of scans.
 
-Shapes: F folds, C scans of this rank, N instances (slices), r directions of Φ.
+Shapes: F folds, B scans, N instances (slices), r directions of Φ.
 """
 
 from collections.abc import Iterator
@@ -25,10 +25,9 @@ from torch import Tensor
 from ich_mil.gp.inference.projection import Projection
 from ich_mil.gp.inference.weights import Observation, Weights
 from ich_mil.kernels.leave_one_out import Turns
-from ich_mil.ranks import Ranks
 
 EXACT = 10_000
-"""Largest number of slices of all ranks whose replicates have their own Θ."""
+"""Largest number of slices whose replicates have their own Θ."""
 
 
 class Part(NamedTuple):
@@ -43,25 +42,24 @@ class HeldOut:
     """Replicates of a fit without the scans of a fold."""
 
     def __init__(
-        self, projection: Projection, observation: Observation, fold_of: Tensor, turns: Turns, ranks: Ranks
+        self, projection: Projection, observation: Observation, fold_of: Tensor, turns: Turns
     ) -> None:
         """Start the replicates at the prior.
 
         Args:
-            projection: Φ of this rank's slices, in the order of `turns`.
+            projection: Φ of the slices, in the order of `turns`.
             observation: local factors of F replicates, whose update takes no σ².
-            fold_of: (C,) fold of each scan of this rank.
+            fold_of: (B,) fold of each scan.
             turns: order of the slices.
-            ranks: the ranks among which the scans are divided.
         """
-        self._projection, self._observation, self._turns, self._ranks = projection, observation, turns, ranks
+        self._projection, self._observation, self._turns = projection, observation, turns
         fold = fold_of[turns.bag_order][turns.bags]  # (N,)
         n_folds = len(observation.bounded)
         folds = torch.arange(n_folds, device=fold.device)[:, None]
         self._seen = (fold != folds).double()  # (F, N)
         self._rows = [(fold == f).nonzero()[:, 0] for f in range(n_folds)]
         self._parts = [projection.select(rows) for rows in self._rows]
-        self._exact = float(ranks.total(torch.tensor(float(len(fold))))) <= EXACT
+        self._exact = len(fold) <= EXACT
         self._weights = Weights.prior(n_folds, projection.shape[1], like=projection.residual)
         self._kept = self._weights
 
@@ -78,8 +76,7 @@ class HeldOut:
             sums = [part.gram(theta[:, rows], target[:, rows]) for part, rows in pairs]
             grams = torch.cat([gram for gram, _ in sums])  # (F, r, r)
             total, pull = grams.sum(0, keepdim=True), torch.stack([pull for _, pull in sums]).sum(0)
-            own_pull = self._ranks.total(self._projection.pull(own_target))
-            self._weights = Weights.solve(total - grams, own_pull)
+            self._weights = Weights.solve(total - grams, self._projection.pull(own_target))
         mu = self._projection.push(self._weights.mean)
         self._observation.update(mu, mu)
         return total, pull

@@ -13,7 +13,6 @@ Shapes: N slices, D features, M inducing points.
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -26,7 +25,6 @@ from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.observations.densities import Density
 from ich_mil.gp.smoothing import Smoother
 from ich_mil.gp.sparse_gp import SparseGP
-from ich_mil.ranks import ALONE, Ranks
 
 EVALUATIONS = 8
 """Maximum number of evaluations of F in one call. Θ and π change before the next call, so the exact optimum
@@ -36,9 +34,6 @@ RANGE = (1e-2, 1e2)
 """Bounds of positive hyperparameters. Features are standardised and f is a logit: with a length scale of 0.01
 the slices are uncorrelated, with 100 a feature has no effect, and a variance of 100 saturates every sigmoid.
 Beyond these bounds F is flat or K_ZZ is singular."""
-
-Evaluate = Callable[[np.ndarray], tuple[float, np.ndarray]]
-"""Function of a vector that returns the value to minimise and its gradient."""
 
 Bounds = list[tuple[float | None, float | None]]
 
@@ -55,7 +50,6 @@ def learn_hyperparameters(
     density: Density,
     *,
     smoother: Smoother | None = None,
-    ranks: Ranks = ALONE,
 ) -> Weights:
     """Maximise J (Eq. 29) over the hyperparameters of the kernel, in place.
 
@@ -65,13 +59,12 @@ def learn_hyperparameters(
 
     Args:
         model: the head; its kernel and inducing points are changed.
-        x: (N, D) raw features of this rank's slices.
+        x: (N, D) raw features of the slices.
         rows: (N,) rows of x, in the order of `target`.
         weights: q(w), one replicate, under the present kernel.
         target: (N,) π - ½.
         density: ψ.
         smoother: smoother of the scans of x; its width is not learned.
-        ranks: the ranks among which the scans are divided; all learn the same values.
 
     Returns:
         The optimal q(w) under the new kernel for the Θ of the old q(w); `weights` if the head is unchanged.
@@ -81,7 +74,7 @@ def learn_hyperparameters(
             other than RBF on all features.
     """
     variables = _variables(model)
-    objective = KernelObjective(model, x, rows, target, density, smoother=smoother, ranks=ranks)
+    objective = KernelObjective(model, x, rows, target, density, smoother=smoother)
     before, theta = objective.evaluate(objective.projection(), weights)
     old = [variable.detach().clone() for variable, _ in variables]
 
@@ -95,51 +88,28 @@ def learn_hyperparameters(
         F = objective.collapsed(theta)
         torch.autograd.backward(values, [variable.grad for variable, _ in variables])
         assert y.grad is not None
-        return -F, -ranks.total(y.grad).numpy()
+        return -F, -y.grad.numpy()
 
     start, bounds = _start(variables)
     try:
         for variable, _ in variables:
             variable.requires_grad_(True)
-        found = _minimise(negative, start, bounds, ranks)
+        from scipy.optimize import minimize  # slow to import
+
+        best = minimize(
+            negative, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxfun": EVALUATIONS}
+        ).x
     finally:
         for variable, _ in variables:
             variable.requires_grad_(False)
             variable.grad = None
-    _put(variables, _values(variables, torch.from_numpy(found)))
+    _put(variables, _values(variables, torch.from_numpy(best)))
     projection = objective.projection()
     learned = Weights.solve(*projection.gram(theta[None], target[None]))
     if objective.evaluate(projection, learned)[0] >= before:
         return learned
     _put(variables, old)
     return weights
-
-
-def _minimise(evaluate: Evaluate, start: np.ndarray, bounds: Bounds, ranks: Ranks) -> np.ndarray:
-    """Minimise by L-BFGS-B, with the same result on every rank.
-
-    Rank 0 runs the optimiser and broadcasts each point, because two machines may round differently. A message
-    is the vector followed by 1 (evaluate here) or 0 (final result).
-    """
-    if not ranks.first:
-        while True:
-            *vector, going = ranks.same(torch.zeros(len(start) + 1, dtype=torch.float64)).tolist()
-            if not going:
-                return np.array(vector)
-            evaluate(np.array(vector))
-
-    def announce(vector: np.ndarray, going: float) -> None:
-        ranks.same(torch.from_numpy(np.append(vector, going)))
-
-    def ask(vector: np.ndarray) -> tuple[float, np.ndarray]:
-        announce(vector, 1.0)
-        return evaluate(vector)
-
-    from scipy.optimize import minimize  # slow to import
-
-    found = minimize(ask, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxfun": EVALUATIONS})
-    announce(found.x, 0.0)
-    return found.x
 
 
 def _variables(model: SparseGP) -> Variables:

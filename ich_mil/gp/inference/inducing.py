@@ -17,7 +17,6 @@ from ich_mil.errors import DataError
 from ich_mil.gp.bags import CHUNK, Bags, check_both_labels
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.kernels.segments import bag_index
-from ich_mil.ranks import these_ranks
 
 POINTS_PER_CENTRE = 500
 """Maximum number of instances per centre given to k-means, drawn at random."""
@@ -98,16 +97,11 @@ class Points(NamedTuple):
 
 @torch.no_grad()
 def place_points(train: Bags, settings: HeadSettings) -> Points:
-    """Check the training scans and choose inducing points, which depend on neither kernel nor density.
-
-    Every rank computes them from all scans and then takes those of rank 0, because two machines may round
-    differently.
-    """
+    """Check the training scans and choose inducing points, which depend on neither kernel nor density."""
     x, offsets, labels = train.x, train.offsets, train.truth
     check_both_labels(train, "training scans")
-    ranks = these_ranks()
-    mean, std = (ranks.same(value) for value in standardisation(x))
+    mean, std = standardisation(x)
     inducing = choose_inducing(
         x, offsets, labels, mean=mean, std=std, n_inducing=settings.n_inducing, seed=settings.seed
     )
-    return Points(ranks.same(inducing), mean, std)
+    return Points(inducing, mean, std)

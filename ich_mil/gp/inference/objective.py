@@ -16,8 +16,6 @@ second pass backpropagates their gradients into the kernel, so memory does not g
 If slices are smoothed along z (`ich_mil.gp.smoothing`), a tile is one scan, K_ZX Wᵀ replaces K_ZX, and
 diag(W (K_XX + εI) Wᵀ) replaces k(x,x).
 
-With several ranks (`ich_mil.ranks`), each rank holds a part of the slices; the sums are over all ranks.
-
 Shapes: N slices, n of a tile, D features, M inducing points, Q quadrature nodes, F Fourier features, L draws.
 """
 
@@ -36,7 +34,6 @@ from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.observations.densities import Density, Logistic
 from ich_mil.gp.smoothing import Smoother, blocks_of
 from ich_mil.gp.sparse_gp import SparseGP, identity, lower_root
-from ich_mil.ranks import ALONE, Ranks
 
 NODES = 32
 """Number of Gauss-Hermite nodes for E[log ψ]."""
@@ -134,29 +131,27 @@ class KernelObjective:
         density: Density,
         *,
         smoother: Smoother | None = None,
-        ranks: Ranks = ALONE,
     ) -> None:
         """Store references; J and F are not computed here.
 
         Args:
             model: head whose kernel and inducing points are read at every call.
-            x: (N, D) raw features of this rank's slices.
+            x: (N, D) raw features of the slices.
             rows: (N,) rows of x, in the order of `target`.
             target: (N,) π - ½.
             density: ψ.
             smoother: smoother of the scans of x.
-            ranks: the ranks among which the scans are divided.
 
         Raises:
             ConfigError: log Z is enabled with a kernel other than RBF on all features.
         """
         self._model, self._x, self._rows, self._target, self._density = model, x, rows, target, density
-        self._smoother, self._ranks = smoother, ranks
+        self._smoother = smoother
         self._prior = FourierPrior(model, density) if model.settings.log_z else None
 
     def projection(self) -> Projection:
         """Φ under the present hyperparameters."""
-        return Projection(self._model, self._x, rows=self._rows, smoother=self._smoother, ranks=self._ranks)
+        return Projection(self._model, self._x, rows=self._rows, smoother=self._smoother)
 
     @torch.no_grad()
     def evaluate(self, projection: Projection, weights: Weights) -> tuple[float, Tensor]:
@@ -164,8 +159,7 @@ class KernelObjective:
         mu, variance = (value[0] for value in projection.moments(weights.mean, weights.root))
         parts = zip(mu.split(QUADRATURE_ROWS), variance.split(QUADRATURE_ROWS), strict=True)
         psi = sum((expected_log_psi(*part, self._density).sum() for part in parts), mu.new_zeros(()))
-        pull, psi = self._ranks.total(torch.stack([self._target @ mu, psi]))
-        J = float(self._ranks.same(pull - weights.kl()[0] + psi - self.log_z()))
+        J = float(self._target @ mu - weights.kl()[0] + psi - self.log_z())
         c = torch.addcmul(variance, mu, mu).sqrt().clamp(max=self._model.settings.variant.clip)
         return J, self._density.theta(c)
 
@@ -184,14 +178,10 @@ class KernelObjective:
         ratios = self._target.new_zeros(LOG_Z_DRAWS)
         for _, x, _ in self._tiles():
             ratios += self._prior.log_ratios(x)
-        return float(torch.logsumexp(self._ranks.total(ratios), 0)) - math.log(LOG_Z_DRAWS)
+        return float(torch.logsumexp(ratios, 0)) - math.log(LOG_Z_DRAWS)
 
     def collapsed(self, theta: Tensor) -> float:
-        """F for Θ = diag `theta` (N,); accumulates its gradient into `.grad` of the tensors that require it.
-
-        F is over the slices of all ranks. Each rank accumulates a part of the gradient; the parts sum to the
-        gradient of F.
-        """
+        """F for Θ = diag `theta` (N,); adds its gradient to `.grad` of the tensors that require it."""
         r, m = self._target, len(self._model.inducing)
         gram, b, s, ratios = r.new_zeros(m, m), r.new_zeros(m), r.new_zeros(()), r.new_zeros(LOG_Z_DRAWS)
         with torch.enable_grad():
@@ -206,7 +196,6 @@ class KernelObjective:
                 s += theta[part] @ prior
                 if self._prior is not None:
                     ratios += self._prior.log_ratios(x)
-        gram, b, s, ratios = (self._ranks.total(value) for value in (gram, b, s, ratios))
         with torch.enable_grad():
             sums = [value.requires_grad_() for value in (gram, b, s, ratios)]
             F = self._from_sums(*sums)
@@ -220,8 +209,7 @@ class KernelObjective:
         back = torch.linalg.solve_triangular(L.mT, both, upper=True)  # (M, M + 1)
         with torch.no_grad():
             to_root = -(back @ torch.cat([gram, b[None]])).tril()
-        if self._ranks.first:  # `gram` and `b` are sums over all ranks, so the gradient of L counts once
-            root.backward(to_root)
+        root.backward(to_root)
         for part, x, W in self._tiles():
             with torch.enable_grad():
                 K, prior = self._kernel(x, W)

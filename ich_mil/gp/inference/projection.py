@@ -1,22 +1,21 @@
-"""Whitened cross-covariance Φ = L⁻¹ K_ZX of a data set: tiles, and the products that a sweep needs.
+"""Whitened cross-covariance Φ = L⁻¹ K_ZX of a data set: blocks of rows, and the products that a sweep needs.
 
-In: a head and its slices, in any float precision and any order of rows. Out: tiles Φᵀ (n, M), and the sums
-over slices Φ Θ Φᵀ, Φ r and moments μ, σ².
+In: a head and its slices, in any float precision and any order of rows. Out: blocks of Φᵀ (n, M), and the
+sums over slices Φ Θ Φᵀ, Φ r and moments μ, σ².
 
-A Φ of up to `STORE_BYTES` is stored. A larger Φ is recomputed in each pass, so that memory does not grow with
-N · M: by `ich_mil.kernels.rbf_gram` for an RBF kernel, else by the kernel object. With smoothing along z, Φ
-is Φ~ (`ich_mil.gp.smoothing`) and is always stored, because a tile holds slices of many scans and each slice
-would need the whole of its scan again.
+A Φ of up to `STORE_BYTES` is stored. The blocks of a larger Φ are computed again in each pass, so that memory
+does not grow with N · M; on a GPU `ich_mil.kernels.rbf_gram` then computes the sums of an RBF kernel. With
+smoothing along z, Φ is Φ~ (`ich_mil.gp.smoothing`) and is always stored, because a block holds slices of many
+scans and each slice would need the whole of its scan again.
 
 For a smooth kernel, Φ is close to rank-deficient: with ℓ = 16 D the slices have no component in some 40 of
 100 directions on the RSNA features. `compress` keeps the other directions, an orthonormal basis Q (M, r).
 Sweeps then work on QᵀΦ, and q(w) stays at its prior in the dropped directions.
 
-Shapes: N slices, n of a tile, D features, M inducing points, r directions kept (M if none is dropped).
+Shapes: N slices, n of a block, D features, M inducing points, r directions kept (M if none is dropped).
 """
 
 import copy
-import os
 from collections.abc import Iterator
 
 import torch
@@ -25,18 +24,18 @@ from torch import Tensor
 
 from ich_mil.gp.smoothing import Smoother, blocks_of
 from ich_mil.gp.sparse_gp import SparseGP, identity
-from ich_mil.kernels.rbf_gram import RBF, Scratch, gram_of, moments_of, rbf_gram, rbf_moments
-from ich_mil.ranks import ALONE, Ranks
+from ich_mil.kernels.rbf_gram import RBF, gram_of, moments_of, rbf_gram
 
-STORE_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8
-"""Largest Φ that is stored: an eighth of the memory. 752,803 slices and M = 200 take 1.2 GB."""
+STORE_BYTES = 2_000_000_000
+"""Largest Φ that is stored. 752,803 slices and M = 200 take 1.2 GB; a sweep without it takes three times as
+long (benchmarks/RESULTS.md)."""
 
-TILE_BYTES = 3_200_000
-"""Bytes of a tile of Φ, and of its products. Larger tiles leave the cache; for smaller tiles call overhead
-dominates (measured from 0.3 to 6.4 MB on two cores)."""
+BLOCK_BYTES = {"cpu": 3_200_000, "cuda": 256_000_000}
+"""Bytes of a block of Φ for each replicate. On a CPU larger blocks leave the cache and for smaller ones call
+overhead dominates; on a GPU fewer blocks mean fewer calls."""
 
 LEAST_ROWS = 256
-"""Minimum number of rows of a tile."""
+"""Minimum number of rows of a block."""
 
 COMPRESSION = 1e-9
 """Bound on the change of a μ of these slices when a direction is dropped. A direction of energy λ = Σ_n φ_n²
@@ -44,19 +43,6 @@ has |φ_n| ≤ √λ, and its weight Σ_n φ_n (π_n - ½) is at most ½ √(N �
 targets of LM-VGPMIL and of the probit head are not bounded by ½; they stay within a few units, and the bound
 grows in proportion. λ does not bound the change for slices of other scans: on CQ500 it was 2e-12 with 43 of
 100 directions dropped."""
-
-ONE_TILE = 8192
-"""Largest product of rows and replicates that forms a single tile on a CPU: two cores multiply 5,254 x 100
-twice as fast in one piece as in three."""
-
-GPU_ROWS = 65_536
-"""Number of rows of a tile on a GPU. On an H200, shorter tiles leave the GPU waiting for the host (9.3 ms for
-752,803 slices with 32,768 rows, 6.6 ms with these, 6.4 ms with 262,144), longer ones take more memory
-(`python -m benchmarks.kernels --only gram`)."""
-
-GPU_BYTES = 256_000_000
-"""Bytes of the products of a tile on a GPU if Φ is stored. A tile then needs no other memory, and fewer tiles
-mean fewer calls."""
 
 
 class Projection:
@@ -66,7 +52,7 @@ class Projection:
         shape: (N, r).
         residual: (N,) float64 k(x,x) + ε - ΣΦ²; the sum is over the directions of `basis` if one was given.
         basis: Q (M, r) float64; None: all M directions.
-        dtype: dtype of the tiles.
+        dtype: dtype of the blocks.
     """
 
     def __init__(
@@ -79,51 +65,45 @@ class Projection:
         basis: Tensor | None = None,
         compress: bool = False,
         smoother: Smoother | None = None,
-        ranks: Ranks = ALONE,
     ) -> None:
         """Compute the residual and Φ, and store Φ if it is small.
 
         Args:
             model: head, with its present kernel and inducing points.
             x: (N, D) raw features.
-            rows: (N,) order of the rows of the tiles; None: the order of `x`.
-            dtype: dtype of the tiles; Φ is computed in float64.
+            rows: (N,) order of the rows of the blocks; None: the order of `x`.
+            dtype: dtype of the blocks; Φ is computed in float64.
             basis: `basis` of another projection of the same model, whose q(w) will be used here.
             compress: drop the directions in which these slices have no component.
             smoother: smoother of the scans of `x`.
-            ranks: the ranks among which the slices are divided; `x` and `rows` are those of this rank, and
-                sums over slices are over all ranks.
         """
-        self.model, self.dtype, self.basis, self._ranks = model, dtype, basis, ranks
+        self.model, self.dtype, self.basis = model, dtype, basis
         self._x, self._rows = x, None if rows is None else rows.to(x.device)
         self._root = model.prior_root()
         n, m = len(x), len(model.inducing) if basis is None else basis.shape[1]
         self.shape = (n, m)
         self.residual = self._root.new_empty(n)
-        self._scratch = Scratch()
         self._stored: Tensor | None = None
-        stored = None
-        if smoother is not None or n * m * torch.finfo(dtype).bits // 8 <= STORE_BYTES:
-            stored = torch.empty(n, m, dtype=dtype, device=self._root.device)
+        if smoother is not None or n * m * dtype.itemsize <= STORE_BYTES:
+            self._stored = torch.empty(n, m, dtype=dtype, device=self._root.device)
         gram = self.residual.new_zeros(m, m)
         for part, phi, residual in self._plain() if smoother is None else self._smoothed(smoother):
             self.residual[part] = residual
             if compress:
                 gram.addmm_(phi.mT, phi)
-            if stored is not None:
-                stored[part] = phi.to(dtype)
-        self._stored = stored  # set after the loop: from now on tiles are cut from it and may be longer
+            if self._stored is not None:
+                self._stored[part] = phi.to(dtype)
         if compress:
             self._compress(gram)
-        self._rbf = self._as_rbf() if self._stored is None else None
+        self._rbf = self.rbf() if self._stored is None and x.is_cuda else None
 
-    def _as_rbf(self) -> RBF | None:
+    def rbf(self) -> RBF | None:
         """Parameters of Φ for a scaled RBF kernel, with one or D length scales; None for any other kernel."""
         model, scaled = self.model, self.model.covar_module
         if type(scaled) is not ScaleKernel or type(scaled.base_kernel) is not RBFKernel:
             return None
         base, root = scaled.base_kernel, self._root
-        if not (scaled.active_dims is base.active_dims is None and self._x.device == root.device):
+        if not scaled.active_dims is base.active_dims is None:
             return None
         length = base.lengthscale.reshape(-1)  # (1,) or (D,)
         inverse = torch.linalg.solve_triangular(root, identity(len(root), root), upper=False)  # L⁻¹
@@ -135,33 +115,25 @@ class Projection:
             projection=inverse if self.basis is None else self.basis.mT @ inverse,
         )
 
-    def _tile(self, width: int) -> int:
-        """Number of rows of a tile for products with `width` matrices (r, r)."""
+    def _parts(self, replicates: int) -> Iterator[slice]:
+        """Iterate over the row slices of the blocks for products with `replicates` matrices (r, r)."""
         n, m = self.shape
-        if self.residual.is_cuda:
-            stored = self._stored
-            return GPU_ROWS if stored is None else max(GPU_ROWS, GPU_BYTES // (m * width * stored.itemsize))
-        size = TILE_BYTES // (m * width * torch.finfo(self.dtype).bits // 8)
-        return n if n * width <= ONE_TILE else max(LEAST_ROWS, size)
-
-    def _parts(self, width: int) -> Iterator[slice]:
-        """Iterate over the row slices of the tiles."""
-        n, size = self.shape[0], self._tile(width)
-        for start in range(0, n, max(size, 1)):
-            yield slice(start, min(start + size, n))
+        size = BLOCK_BYTES[self.residual.device.type] // (m * replicates * self.dtype.itemsize)
+        for start in range(0, n, max(LEAST_ROWS, size)):
+            yield slice(start, min(start + max(LEAST_ROWS, size), n))
 
     def _plain(self) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """Iterate over tiles: rows, Φᵀ and residual."""
+        """Iterate over blocks: rows, Φᵀ and residual."""
         for part in self._parts(4):
             yield part, *self._compute(part)
 
     def _smoothed(self, smoother: Smoother) -> Iterator[tuple[slice | Tensor, Tensor, Tensor]]:
         """Iterate over scans: rows, Φ~ᵀ and residual~."""
-        place = None if self._rows is None else torch.argsort(self._rows)
+        order = None if self._rows is None else torch.argsort(self._rows)
         for block in blocks_of(smoother.offsets):
             x, W = self.model.standardise(self._x[block]), smoother.weights(block).to(self._root)
             phi, residual = self.model.project(x, self._root, smooth=W)
-            yield block if place is None else place[block], *self._within(phi, residual)
+            yield block if order is None else order[block], *self._within(phi, residual)
 
     def _compute(self, part: slice) -> tuple[Tensor, Tensor]:
         """Φᵀ (n, r) and the residual (n,) of the slices `part`, computed from their features in float64."""
@@ -178,12 +150,8 @@ class Projection:
 
     def _compress(self, gram: Tensor) -> None:
         """Keep the eigenvectors of ΦΦᵀ (M, M) with eigenvalue λ above `COMPRESSION` / √N."""
-        slices = gram.new_full((1, len(gram)), self.shape[0])
-        total = self._ranks.total(torch.cat([gram, slices]))
-        energy, directions = torch.linalg.eigh(total[:-1])  # in ascending order
-        # The ranks must agree on the directions, and machines may differ in the sign of an eigenvector.
-        energy, directions = self._ranks.same(torch.cat([energy[None], directions])).tensor_split([1])
-        needed = energy[0] > COMPRESSION / total[-1, 0].sqrt()
+        energy, directions = torch.linalg.eigh(gram)  # in ascending order
+        needed = energy > COMPRESSION / self.shape[0] ** 0.5
         # If the kernel is too short to reach any slice, keep one direction; the fit then warns of collapse.
         needed[-1] = True
         if bool(needed.all()):
@@ -193,35 +161,29 @@ class Projection:
         if self._stored is not None:
             self._stored = self._stored @ Q.to(self.dtype)
 
-    def tiles(self, replicates: int) -> Iterator[tuple[slice, Tensor]]:
-        """Iterate over tiles: rows and Φᵀ (n, r), with a tile size suited to the number of replicates."""
+    def blocks(self, replicates: int) -> Iterator[tuple[slice, Tensor]]:
+        """Iterate over blocks: rows and Φᵀ (n, r), of a size suited to the number of replicates."""
         for part in self._parts(replicates):
             stored = self._stored
             yield part, self._compute(part)[0].to(self.dtype) if stored is None else stored[part]
 
     def gram(self, theta: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Φ Θ Φᵀ and Φ r for replicates that share Φ, summed over the slices of all ranks.
+        """Φ Θ Φᵀ and Φ r for replicates that share Φ.
 
         Args:
             theta: (R, N) diagonal of Θ.
             target: (R, N) r.
 
         Returns:
-            Φ Θ Φᵀ (R, r, r), with products in the dtype of the tiles and sums over tiles in float64; and Φ r
-            (R, r), entirely in float64, because float32 there would change means by 1e-5.
+            Φ Θ Φᵀ (R, r, r), with products in the dtype of the blocks and sums over blocks in float64; and
+            Φ r (R, r), entirely in float64, because float32 there would change means by 1e-5.
         """
-        R, width = len(theta), self.shape[1]
-        if self._rbf is None:
-            sums = gram_of(self.tiles(R), theta, target, width=width, scratch=self._scratch)
-        else:
-            sums = rbf_gram(
-                self._x, self._rbf, theta, target, rows=self._rows, dtype=self.dtype, tile=self._tile(R)
-            )
-        both = self._ranks.total(torch.cat([sums[0], sums[1][:, None]], dim=1))
-        return both[:, :width], both[:, width]
+        if self._rbf is not None:
+            return rbf_gram(self._x, self._rbf, theta, target, rows=self._rows, dtype=self.dtype)
+        return gram_of(self.blocks(len(theta)), theta, target, width=self.shape[1])
 
     def select(self, rows: Tensor) -> "Projection":
-        """Projection of some of these slices: `rows` (n,) in the order of the tiles."""
+        """Projection of some of these slices: `rows` (n,) in the order of the blocks."""
         part = copy.copy(self)
         part.shape, part.residual = (len(rows), self.shape[1]), self.residual[rows]
         part._rows = rows if self._rows is None else self._rows[rows]
@@ -229,16 +191,16 @@ class Projection:
         return part
 
     def pull(self, values: Tensor) -> Tensor:
-        """Φ v (R, r) for v (R, N), summed over the slices of this rank."""
+        """Φ v (R, r) for v (R, N)."""
         out = values.new_zeros(len(values), self.shape[1])
-        for rows, phi in self.tiles(len(values)):
+        for rows, phi in self.blocks(len(values)):
             out += values[:, rows] @ phi.to(values)
         return out
 
     def push(self, w: Tensor) -> Tensor:
         """Φᵀ w (R, N) for w (R, r)."""
         out = w.new_empty(len(w), self.shape[0])
-        for rows, phi in self.tiles(len(w)):
+        for rows, phi in self.blocks(len(w)):
             out[:, rows] = w @ phi.to(w).mT
         return out
 
@@ -250,13 +212,7 @@ class Projection:
             root: (R, r, r) W with WᵀW = S.
 
         Returns:
-            μ (R, N), entirely in float64, and σ² (R, N), with products in the dtype of the tiles.
+            μ (R, N), entirely in float64, and σ² (R, N), with products in the dtype of the blocks.
         """
-        R, n = len(mean), self.shape[0]
-        if self._rbf is None:
-            mu, spread = moments_of(self.tiles(R), mean, root, length=n, scratch=self._scratch)
-        else:
-            mu, spread = rbf_moments(
-                self._x, self._rbf, mean, root, rows=self._rows, dtype=self.dtype, tile=self._tile(R)
-            )
+        mu, spread = moments_of(self.blocks(len(mean)), mean, root, length=self.shape[0])
         return mu, spread.add_(self.residual)

@@ -6,8 +6,7 @@ a `SparseGP` that holds q(w), and a `FitReport`, for each replicate.
 If the kernel is learned, coordinate ascent and kernel learning alternate. A last ascent follows; only this
 one uses the validation scans.
 
-Shapes: B bags (scans), N instances (slices), n of them on this rank, D features, M inducing points, R
-replicates.
+Shapes: B bags (scans), N instances (slices), D features, M inducing points, R replicates.
 """
 
 import copy
@@ -29,16 +28,15 @@ from ich_mil.gp.inference.hyperparameters import learn_hyperparameters
 from ich_mil.gp.inference.inducing import Points
 from ich_mil.gp.inference.projection import Projection
 from ich_mil.gp.inference.report import FitReport, join_reports
-from ich_mil.gp.inference.share import Share, share_of
 from ich_mil.gp.inference.weights import Observation, Weights
 from ich_mil.gp.observations.densities import Density
 from ich_mil.gp.observations.large_margin import MarginObservation
 from ich_mil.gp.observations.probit import ProbitObservation
 from ich_mil.gp.observations.vgpmil import PsiObservation
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.smoothing import Smoother, make_smoother
 from ich_mil.gp.sparse_gp import SparseGP, check_kernel, lower_root
 from ich_mil.kernels.leave_one_out import Turns
-from ich_mil.ranks import ALONE, Ranks, these_ranks
 
 
 class Group(NamedTuple):
@@ -47,12 +45,10 @@ class Group(NamedTuple):
     Attributes:
         results: the heads in eval mode, and their reports.
         held_out: q(w) of the folds.
-        share: this rank's training scans.
     """
 
     results: list[tuple[SparseGP, FitReport]]
     held_out: HeldOut | None
-    share: Share
 
 
 @torch.no_grad()
@@ -68,12 +64,9 @@ def fit_group(
 ) -> Group:
     """Fit replicates whose settings differ only in `ich_mil.gp.fit.OWN`.
 
-    The arguments are checked before the scans are divided among the ranks, so that an error is raised on
-    every rank.
-
     Args:
-        train: all training scans.
-        validation: all validation scans for early stopping, or None.
+        train: training scans.
+        validation: validation scans for early stopping, or None.
         settings: settings of each replicate.
         points: inducing points, and mean and standard deviation of the features.
         density: ψ of all replicates, in place of the densities in the settings.
@@ -94,15 +87,15 @@ def fit_group(
             )
     if density is not None and shared.family != "psi":
         raise ConfigError(f"a density is of ψ-VGPMIL, not of the family {shared.family!r}")
-    ranks = ALONE if shared.family == "gibbs" else these_ranks()
-    share = share_of(train, shared, ranks, "training scans")
-    held = None if validation is None else share_of(validation, shared, ranks, "validation scans")
+    smoother = make_smoother(shared, train, "training scans")
+    held = None if validation is None else make_smoother(shared, validation, "validation scans")
     model = _model(points, shared, kernel, like=train.x)
-    turns = Turns(share.bags.offsets)
+    turns = Turns(train.offsets)
     if shared.family == "gibbs":
-        return Group([_sampled(model, share, turns)], None, share)
-    ascent = _Ascent(model, share, turns, ranks)
-    observe = partial(_observation, offsets=train.offsets, share=share, turns=turns, density=density)
+        projection = Projection(model, train.x, rows=turns.order, smoother=smoother)
+        return Group([sample_posterior(model, projection, train.truth[turns.bag_order], turns)], None)
+    ascent = _Ascent(model, train, smoother, turns)
+    observe = partial(_observation, train=train, turns=turns, density=density)
     observation, start, reports = observe(settings), _start(settings, points), list[FitReport]()
     if shared.learn != "nothing":
         fresh = partial(observe, settings)
@@ -111,21 +104,19 @@ def fit_group(
     held_out = None
     if fold_of is not None:
         of_folds = observe([shared] * (int(fold_of.max()) + 1))
-        own = fold_of.to(share.numbers.device)[share.numbers]
-        held_out = HeldOut(projection, of_folds, own, turns, ranks)
+        held_out = HeldOut(projection, of_folds, fold_of.to(train.x.device), turns)
     results = []
-    found = ascent.climb(projection, observation, start, held, held_out)
-    for one, (weights, report) in zip(settings, found, strict=True):
+    fitted = ascent.climb(projection, observation, start, validation, held, held_out)
+    for own, (weights, report) in zip(settings, fitted, strict=True):
         head = copy.deepcopy(model)
-        head.settings = one
+        head.settings = own
         if density is not None:
             head.given += ("density",)
         # GPyTorch expects the lower Cholesky factor of S = WᵀW.
         S = weights.root[0].mT @ weights.root[0]
         head.set_q(weights.mean[0], lower_root(S))
-        ranks.agree(head)
         results.append((head, join_reports([*reports, report])))
-    return Group(results, held_out, share)
+    return Group(results, held_out)
 
 
 def _model(
@@ -135,14 +126,6 @@ def _model(
     model = SparseGP(*points, shared, kernel=copy.deepcopy(kernel)).to(like.device).eval()
     check_kernel(model.covar_module, model.inducing[:2])
     return model
-
-
-def _sampled(model: SparseGP, share: Share, turns: Turns) -> tuple[SparseGP, FitReport]:
-    """Head fitted by Gibbs sampling, the same on every rank."""
-    projection = Projection(model, share.bags.x, rows=turns.order, smoother=share.smoother)
-    head, report = sample_posterior(model, projection, share.bags.truth[turns.bag_order], turns)
-    these_ranks().agree(head)
-    return head, report
 
 
 def _start(settings: Sequence[HeadSettings], points: Points) -> Weights:
@@ -156,66 +139,49 @@ def _start(settings: Sequence[HeadSettings], points: Points) -> Weights:
     return start
 
 
-def _random_start(offsets: Tensor, share: Share, turns: Turns, seed: int) -> Tensor:
-    """Random π (n,) in the order of `turns`.
-
-    π is drawn for the slices of all scans of `offsets` (B + 1,), so that it does not depend on the ranks.
-    """
-    everyone = Turns(offsets)
-    drawn = torch.rand(
-        len(everyone.order), generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    )
-    return everyone.restore(drawn.to(offsets.device))[share.rows][turns.order]
-
-
 def _observation(
-    settings: Sequence[HeadSettings],
-    *,
-    offsets: Tensor,
-    share: Share,
-    turns: Turns,
-    density: Density | None,
+    settings: Sequence[HeadSettings], *, train: Bags, turns: Turns, density: Density | None
 ) -> Observation:
-    """Observation model of the replicates for this rank's share of the scans of `offsets` (B + 1,)."""
-    shared, labels = settings[0], share.bags.truth[turns.bag_order]
+    """Observation model of the replicates."""
+    shared, labels = settings[0], train.truth[turns.bag_order]
     if shared.family == "large_margin":
         return MarginObservation(settings, labels, turns)
     if shared.family == "probit":
         return ProbitObservation(len(settings), labels, turns)
-    log_h = torch.tensor([one.variant.log_h for one in settings], dtype=torch.float64, device=labels.device)
-    densities = [density or one.make_density() for one in settings]
+    log_h = torch.tensor([own.variant.log_h for own in settings], dtype=torch.float64, device=labels.device)
+    densities = [density or own.make_density() for own in settings]
     start = None
-    if shared.variant.start == "random":
-        start = _random_start(offsets, share, turns, shared.seed)
+    if shared.variant.start == "random":  # π in the order of `turns`
+        generator = torch.Generator().manual_seed(shared.seed)
+        start = torch.rand(len(train.x), generator=generator, dtype=torch.float64).to(labels.device)
     return PsiObservation(densities, log_h, labels, turns, shared.variant, start=start)
 
 
 @dataclass(frozen=True)
 class _Ascent:
-    """Coordinate ascent on the training scans of one rank, with the current kernel of the model.
+    """Coordinate ascent on the training scans, with the current kernel of the model.
 
     Attributes:
         model: head whose kernel and inducing points define Φ.
-        share: this rank's training scans.
+        train: training scans.
+        smoother: their smoother.
         turns: order of their slices.
-        ranks: the ranks among which the scans are divided.
     """
 
     model: SparseGP
-    share: Share
+    train: Bags
+    smoother: Smoother | None
     turns: Turns
-    ranks: Ranks
 
     def project(self) -> Projection:
         """Φ of the training slices with the current kernel, in compressed directions."""
         return Projection(
             self.model,
-            self.share.bags.x,
+            self.train.x,
             rows=self.turns.order,
             dtype=self._dtype,
             compress=True,
-            smoother=self.share.smoother,
-            ranks=self.ranks,
+            smoother=self.smoother,
         )
 
     @property
@@ -227,7 +193,8 @@ class _Ascent:
         projection: Projection,
         observation: Observation,
         start: Weights,
-        held: Share | None = None,
+        validation: Bags | None = None,
+        smoother: Smoother | None = None,
         held_out: HeldOut | None = None,
     ) -> list[tuple[Weights, FitReport]]:
         """Run the ascent in compressed directions.
@@ -236,31 +203,28 @@ class _Ascent:
             projection: Φ from `project`.
             observation: local factors, changed in place.
             start: q(w) in all M directions.
-            held: validation scans for early stopping.
+            validation: validation scans for early stopping.
+            smoother: smoother of the validation scans.
             held_out: folds to update beside.
 
         Returns:
             q(w) in all M directions and the report, for each replicate.
         """
-        one, basis = self.model.settings, projection.basis
-        training = Watched(
-            projection, self.share.bags.offsets.cpu(), self.share.all_labels, self.turns, self.share.numbers
-        )
+        own, basis = self.model.settings, projection.basis
         watched = None
-        if held is not None:
-            seen = Projection(self.model, held.bags.x, dtype=self._dtype, basis=basis, smoother=held.smoother)
-            watched = Watched(seen, held.bags.offsets.cpu(), held.all_labels, numbers=held.numbers)
-        found = ascend(
+        if validation is not None:
+            seen = Projection(self.model, validation.x, dtype=self._dtype, basis=basis, smoother=smoother)
+            watched = Watched(seen, validation.offsets.cpu(), validation.truth.cpu())
+        fitted = ascend(
             projection,
             observation,
             start.within(basis),
-            limits=Limits(one.sweeps, one.patience, one.tolerance, one.variant.rule, one.link),
-            training=training,
+            limits=Limits(own.sweeps, own.patience, own.tolerance, own.variant.rule, own.link),
+            training=Watched(projection, self.train.offsets.cpu(), self.train.truth.cpu(), self.turns),
             watched=watched,
             held_out=held_out,
-            ranks=self.ranks,
         )
-        return [(weights.beyond(basis), report) for weights, report in found]
+        return [(weights.beyond(basis), report) for weights, report in fitted]
 
 
 def _learn(
@@ -279,12 +243,11 @@ def _learn(
             return observe(), start, reports
         start = learn_hyperparameters(
             ascent.model,
-            ascent.share.bags.x,
+            ascent.train.x,
             ascent.turns.order,
             start,
             observation.target()[0],
             density,
-            smoother=ascent.share.smoother,
-            ranks=ascent.ranks,
+            smoother=ascent.smoother,
         )
     return observation, start, reports

@@ -33,15 +33,6 @@ def inverse(d):
 
 
 @triton.jit
-def root(x):
-    """√x for x = 0 and 1e-30 < x < 1e30, to an ulp: two Heron steps from the 22 bits of float32."""
-    guess = tl.rsqrt(tl.maximum(x.to(tl.float32), 1e-30)).to(tl.float64)
-    half, found = 0.5 * guess, x * guess
-    found = tl.fma(tl.fma(-found, found, x), half, found)
-    return tl.fma(tl.fma(-found, found, x), half, found)
-
-
-@triton.jit
 def exp(x):
     """Exponential of x ≤ 708, to an ulp; 0 below -708, where it would be 3e-308; NaN for NaN.
 
@@ -87,48 +78,7 @@ def _log_near(f, k):
 
 
 @triton.jit
-def log(u):
-    """Logarithm of a normal number u > 0, to an ulp."""
-    bits = u.to(tl.int64, bitcast=True)
-    exponent = (bits - 0x3FE6A09E00000000) >> 52  # of √½: the mantissa lies between √½ and √2
-    f = (bits - (exponent << 52)).to(tl.float64, bitcast=True) - 1.0
-    return _log_near(f, exponent.to(tl.int32).to(tl.float64))
-
-
-@triton.jit
 def log1p(e):
     """log(1 + e) for 0 ≤ e ≤ 1, to two ulp; NaN for NaN."""
     far = e > _number(0.41421356237309503)  # √2 - 1: then log 2 + log(½ + e/2), which is exact
     return _log_near(tl.where(far, _step(e, _number(0.5), -0.5), e), far.to(tl.float64))
-
-
-@triton.jit
-def cos_sin(angle):
-    """Cos and sin of 0 ≤ angle ≤ 2π, to an ulp of 1, with coefficients of FreeBSD's msun (k_cos.c, k_sin.c).
-
-    The angle is reduced to |r| ≤ π/4 by a multiple of π/2, which determines the order and the signs.
-    """
-    # 1.5 · 2⁵²: the last bits are the multiple
-    shifted = _step(angle, _number(0.6366197723675814), 6755399441055744.0)
-    quarter = shifted.to(tl.int64, bitcast=True).to(tl.int32)
-    k = shifted - 6755399441055744.0
-    r = tl.fma(k, _number(-1.5707963267948948), angle)
-    r = tl.fma(k, _number(-1.837589179357618e-15), r)
-    t = r * r
-    C = _step(t, _number(-1.13596475577881948265e-11), 2.08757232129817482790e-09)
-    C = _step(t, C, -2.75573143513906633035e-07)
-    C = _step(t, C, 2.48015872894767294178e-05)
-    C = _step(t, C, -1.38888888888741095749e-03)
-    C = _step(t, C, 4.16666666666666019037e-02)
-    C = _step(t, C, -0.5)
-    cos = _step(t, C, 1.0)
-    S = _step(t, _number(1.58969099521155010221e-10), -2.50507602534068634195e-08)
-    S = _step(t, S, 2.75573137070700676789e-06)
-    S = _step(t, S, -1.98412698298579493134e-04)
-    S = _step(t, S, 8.33333333332248946124e-03)
-    S = _step(t, S, -1.66666666666666324348e-01)
-    sin = tl.fma(t * r, S, r)
-    odd = (quarter & 1) != 0
-    x, y = tl.where(odd, sin, cos), tl.where(odd, cos, sin)
-    left, below = ((quarter + 1) & 2) != 0, (quarter & 2) != 0
-    return tl.where(left, -x, x), tl.where(below, -y, y)

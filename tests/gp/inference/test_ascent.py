@@ -1,7 +1,6 @@
 """How fits end and which state is kept: sweeps that are written down, of many replicates at once."""
 
 import math
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -9,7 +8,6 @@ import torch
 from ich_mil.gp.inference import ascent
 from ich_mil.gp.inference.ascent import Limits, Watched, ascend
 from ich_mil.gp.inference.weights import Weights
-from ich_mil.ranks import Ranks
 
 LIMITS = Limits(sweeps=6, patience=2, tolerance=0.5, rule="max", link="logistic")
 NAN = math.nan
@@ -104,28 +102,3 @@ def test_each_fit_ends_as_written(judges, monkeypatch):
         assert report.max_abs_mean == pytest.approx([abs(sweep[0]) for sweep in done], nan_ok=True)
         judged = len(done) - (stopped[r] == "diverged") if watches else 0
         assert report.validation_log_loss == tuple(loss for _, loss, *_ in done[:judged])
-
-
-@dataclass(frozen=True)
-class Beside(Ranks):
-    """A rank beside one whose slices reach |μ| = `largest` and move by `change` in every sweep."""
-
-    largest: float = 0.0
-    change: float = 0.0
-
-    def most(self, value):
-        return value.maximum(torch.tensor([[self.largest, self.change]]).to(value))
-
-
-@pytest.mark.filterwarnings("ignore:the fit has run away")
-@pytest.mark.parametrize(
-    ("largest", "change", "stopped"), [(1, 0.1, "converged"), (1, 0.6, "sweeps"), (50, 0.1, "diverged")]
-)
-def test_a_fit_ends_by_the_slices_of_all_ranks(largest, change, stopped):
-    written = Written([[(9, 3)] * 6], [False])  # those here stand still from the second sweep on
-    scans = Watched(written, torch.tensor([0, 1, 2]), torch.tensor([0, 1]))
-    start = Weights.prior(1, 2, like=torch.zeros(1).double())
-    ((_, report),) = ascend(
-        written, written, start, limits=LIMITS, training=scans, ranks=Beside(largest=largest, change=change)
-    )
-    assert report.stopped == stopped

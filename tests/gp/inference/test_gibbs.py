@@ -252,12 +252,12 @@ def test_chains_that_the_kernel_takes_to_no_slice_are_told():
 def test_the_chain_is_the_same_tile_by_tile(monkeypatch):
     settings = replace(GIBBS, burn_in=2, draws=6)
     whole, report = fit(Bags(*scans()), settings)
-    monkeypatch.setattr("ich_mil.gp.inference.projection.TILE_BYTES", 6)
-    monkeypatch.setattr("ich_mil.gp.inference.projection.ONE_TILE", 0)
+    monkeypatch.setattr("ich_mil.gp.inference.projection.BLOCK_BYTES", {"cpu": 6})
     monkeypatch.setattr("ich_mil.gp.inference.projection.LEAST_ROWS", 7)
     tiled, other = fit(Bags(*scans()), settings)
     close(tiled.draws, whole.draws)
-    assert other.r_hat == pytest.approx(report.r_hat, rel=1e-8)
+    # not R-hat: the two draws beside a median are equally far from it, and rounding orders them
+    assert other.effective_samples == pytest.approx(report.effective_samples, rel=1e-8)
 
 
 def test_agrees_with_variational_inference():

@@ -111,8 +111,7 @@ def test_the_nodes_suffice(density, error):
 
 @pytest.mark.parametrize("density", DENSITIES[:2], ids=["logistic", "gamma"])
 def test_the_objective_is_the_textbook_one_tile_by_tile(density, monkeypatch):
-    monkeypatch.setattr("ich_mil.gp.inference.projection.TILE_BYTES", 6)
-    monkeypatch.setattr("ich_mil.gp.inference.projection.ONE_TILE", 0)
+    monkeypatch.setattr("ich_mil.gp.inference.projection.BLOCK_BYTES", {"cpu": 6})
     monkeypatch.setattr(objective_module, "QUADRATURE_ROWS", 300)
     model, x, rows, weights, target = problem(n=700)
     L = torch.linalg.cholesky(dense(model, x, rows, v=0.5, length=math.sqrt(2))[0])

@@ -1,8 +1,6 @@
-"""A training step on a device: a GPU where there is one, and a pretended one the host never waits for."""
+"""A training step on each device: loss and gradients of the CPU."""
 
 import copy
-from contextlib import nullcontext
-from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -16,7 +14,6 @@ from ich_mil.training.augment import draw_variation
 from ich_mil.training.module import MilModule
 from ich_mil.training.settings import TrainingSettings
 from ich_mil.window_presets import PRESETS
-from tests.elsewhere import AWAY, elsewhere
 
 WINDOWS = PRESETS["papers"]
 
@@ -67,24 +64,6 @@ def test_a_step_is_that_of_the_cpu(module, batch, device):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=atol)
 
 
-def test_the_host_never_waits_for_a_step(module, batch):
-    wanted, gradients = step(copy.deepcopy(module), batch)
-    with elsewhere() as waits, pytest.MonkeyPatch.context() as patch:
-        # the pretended device has neither
-        patch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
-        patch.setattr(torch, "Generator", mock.MagicMock())
-        patch.setattr(torch, "randn", lambda shape, *, generator, **given: torch.zeros(shape, **given))
-        there, moved = copy.deepcopy(module).to(AWAY), batch.to(AWAY)
-        waits.clear()
-        with mock.patch.object(there, "log"):
-            loss = there.training_step(moved, 0)
-        loss.backward()
-        assert not waits
-        assert float(there.train_loss.compute()) == pytest.approx(float(wanted))
-        assert torch.equal(loss.detach().cpu(), wanted)
-        assert all(torch.equal(p.grad.cpu(), g) for p, g in zip(there.parameters(), gradients, strict=True))
-
-
 def test_pictures_are_made_in_float32_whatever_the_encoder_computes_in(module, batch, device, monkeypatch):
     module, batch, fed = module.to(device), batch.to(device), []
     monkeypatch.setattr(
@@ -94,13 +73,3 @@ def test_pictures_are_made_in_float32_whatever_the_encoder_computes_in(module, b
     with torch.autocast(device.type, torch.bfloat16):
         module(batch)
     assert torch.equal(*fed)
-
-
-def test_what_waits_is_seen(module, batch):
-    with elsewhere() as waits, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
-        there = module.to(AWAY)
-        moved = replace(batch.to(AWAY), offsets=batch.offsets.to(AWAY), variations=())
-        waits.clear()
-        there(moved)
-        assert waits["copy to the host"] + waits["aten._local_scalar_dense.default"] > 0
