@@ -661,8 +661,8 @@ def test_of_several_processes_the_first_alone_prints_measures_and_reports(
         warnings.warn_explicit("left uncalibrated", UserWarning, str(Path(cli.__file__)), 1)
 
     monkeypatch.setattr("ich_mil.ranks.joined", lambda: nullcontext(Ranks(rank, 2)))
-    monkeypatch.setattr("ich_mil.commands.train.train", fitted)
-    monkeypatch.setattr("ich_mil.commands.report.validate_and_report", lambda *_: done.append("report"))
+    monkeypatch.setattr("ich_mil.commands.steps.train.train", fitted)
+    monkeypatch.setattr("ich_mil.commands.steps.report.validate_and_report", lambda *_: done.append("report"))
     assert run("train.py", "--config", FEATURES, "--out", tmp_path / "out") == 0
     told = capsys.readouterr()
     assert told.err == ("" if rank else "warning: left uncalibrated\n")

@@ -90,7 +90,7 @@ def test_what_trains_nothing_does_not_wait_for_what_trains():
 
 def test_a_prediction_by_a_head_of_slices_does_without_scikit_learn():
     code = (
-        "import sys, ich_mil.commands.predict; print(sorted({'sklearn', 'scipy.stats'} & sys.modules.keys()))"
+        "import sys, ich_mil.commands.steps.predict; print(sorted({'sklearn', 'scipy.stats'} & sys.modules.keys()))"
     )
     assert python(code) == "[]\n"
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 import yaml
 
-from ich_mil.commands import train as training
-from ich_mil.commands.ensemble import join_runs, joint_splits
-from ich_mil.commands.train import train
-from ich_mil.commands.train_members import train_ensemble
+from ich_mil.commands.steps import train as training
+from ich_mil.commands.steps.ensemble import join_runs, joint_splits
+from ich_mil.commands.steps.train import train
+from ich_mil.commands.steps.train_members import train_ensemble
 from ich_mil.config import RunConfig, SplitSettings
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import load_splits

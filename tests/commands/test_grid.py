@@ -9,7 +9,7 @@ import yaml
 from sklearn.metrics import f1_score, roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
-from ich_mil.commands import grid as module
+from ich_mil.commands.steps import grid as module
 from ich_mil.config import read_grid
 from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import ConfigError

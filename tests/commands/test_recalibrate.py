@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
-from ich_mil.commands import recalibrate
-from ich_mil.commands.validate import Site
+from ich_mil.commands.steps import recalibrate
+from ich_mil.commands.steps.validate import Site
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.views import Views
 from ich_mil.evaluate.baselines import CNN_SIGMOID

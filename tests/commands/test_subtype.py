@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ich_mil.commands import subtype
+from ich_mil.commands.steps import subtype
 from ich_mil.data.features import bare_features, write_features
 from ich_mil.data.views import Views
 from ich_mil.errors import ModelError

@@ -12,8 +12,8 @@ import torch
 import yaml
 
 import ich_mil
-from ich_mil.commands import train as module
-from ich_mil.commands.train import train
+from ich_mil.commands.steps import train as module
+from ich_mil.commands.steps.train import train
 from ich_mil.config import RunConfig, SplitSettings, read_config
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import draw_splits, load_splits

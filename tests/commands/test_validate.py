@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from ich_mil.commands.validate import external_set, score_rows
+from ich_mil.commands.steps.validate import external_set, score_rows
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import COLUMNS, write_splits
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid, position_score

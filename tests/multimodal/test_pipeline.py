@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ich_mil.cli import main
-from ich_mil.commands.report import validate_and_report
-from ich_mil.commands.train import train
-from ich_mil.commands.train_members import train_ensemble
+from ich_mil.commands.steps.report import validate_and_report
+from ich_mil.commands.steps.train import train
+from ich_mil.commands.steps.train_members import train_ensemble
 from ich_mil.config import RunConfig, read_config
 from ich_mil.data.features import FeatureSet, read_feature_csv
 from ich_mil.data.views import Views
