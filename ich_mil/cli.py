@@ -6,31 +6,20 @@ command imports torch, which takes seconds.
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import typer
 from typer.main import get_command
 
 from ich_mil.arguments import app, under_torchrun
-from ich_mil.commands import (  # each adds its command to `app`, in the order of the help
-    predict,
-    validate,
-    recalibrate,
-    triage,
-    subtype,
-    drift,
-    report,
-    serve,
-    reports,
-    labels_template,
-    prepare,
-    train,
-    ensemble,
-    grid,
-    reproduce,
-)
 from ich_mil.errors import ConfigError
 from ich_mil.guard import guarded
+
+USE = ("predict", "validate", "recalibrate", "triage", "subtype", "drift", "report", "serve")
+MAKE = ("reports", "labels_template", "prepare", "train", "ensemble", "grid", "reproduce")
+for name in USE + MAKE:  # in the order of the help
+    import_module(f"ich_mil.commands.{name}")  # adds its command to `app`
 
 INTERRUPTED = 130
 """What Typer returns after a KeyboardInterrupt."""

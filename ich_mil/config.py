@@ -43,7 +43,6 @@ REMOVED: dict[str, Any] = {
     "multimodal.burn_in": 1000,
     "multimodal.intercept_variance": 16.0,
     "multimodal.slope_variance": 4.0,
-    "multimodal.text_features": 10,
 }
 """Settings of earlier versions, each with the value that is now the only one. Stored runs have them."""
 

@@ -166,13 +166,13 @@ def build(kind: type[C], values: Any) -> C:
     Raises:
         ValueError: an unknown, missing or wrong field; one line that names it.
     """
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
-    from pydantic.dataclasses import is_pydantic_dataclass
+    from pydantic import TypeAdapter, ValidationError
 
-    config = None if is_pydantic_dataclass(kind) else ConfigDict(extra="forbid")
+    if not hasattr(kind, "__pydantic_config__"):  # a dataclass of the standard library
+        setattr(kind, "__pydantic_config__", {"extra": "forbid"})  # noqa: B010
     try:
         text = json.dumps(values, default=str)  # JSON has lists for tuples, and text for paths
-        made: C = TypeAdapter(kind, config=config).validate_json(text, strict=True)
+        made: C = TypeAdapter(kind).validate_json(text, strict=True)
         return made
     except ValidationError as error:
         raise ValueError(_line(error, describe(kind))) from error

@@ -11,9 +11,7 @@ from ich_mil.errors import ConfigError
 
 @app.command(epilog=examples("ich-mil report checkpoints/demo", "ich-mil report predictions/new --dicom"))
 def report(
-    folder: Annotated[
-        Path, typer.Argument(exists=True, help="Folder of a validated run, or of 'predict'.")
-    ],
+    folder: Annotated[Path, typer.Argument(exists=True, help="Folder of a validated run, or of 'predict'.")],
     dicom: Dicom = False,
     names: Names = False,
 ) -> None:

@@ -8,9 +8,7 @@ import typer
 from ich_mil.arguments import Model, Predictions, app, check_model, check_predictions, examples
 
 
-@app.command(
-    epilog=examples("ich-mil subtype validations/site --kinds kinds.csv --out checkpoints/kinds")
-)
+@app.command(epilog=examples("ich-mil subtype validations/site --kinds kinds.csv --out checkpoints/kinds"))
 def subtype(
     folder: Predictions,
     kinds: Annotated[

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from io import StringIO
 from shlex import quote
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,7 +18,7 @@ Start = Annotated[str | None, typer.Option("--from", metavar="RUN", help="Start 
 Config = Annotated[
     str | None, typer.Option(metavar="FILE", help="YAML file, or the name of a shipped configuration.")
 ]
-OWN = {"cls": with_settings("RunConfig"), "context_settings": SETTINGS}
+OWN: dict[str, Any] = {"cls": with_settings("RunConfig"), "context_settings": SETTINGS}
 
 
 @app.command(
@@ -41,7 +41,9 @@ def run(context: typer.Context, config: Config = None, resume: Resume = False, s
 
 @app.command(
     **OWN,
-    epilog=examples("ich-mil train --config my.yaml --head.beta 1.5", "ich-mil train --config my.yaml --resume"),
+    epilog=examples(
+        "ich-mil train --config my.yaml --out checkpoints/other", "ich-mil train --config my.yaml --resume"
+    ),
 )
 def train(context: typer.Context, config: Config = None, resume: Resume = False, start: Start = None) -> None:
     """Prepare, train the CNN and fit the head."""

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from ich_mil.errors import ConfigError
@@ -41,6 +41,7 @@ class MultimodalSettings:
         tolerance: relative change of the bound at which a restart ends.
         chains: chains of the Gibbs sampler.
         draws: kept draws of a chain.
+        text_features: number of features of a sentence (`SentenceEmbedding`).
     """
 
     method: Method = "laplace"
@@ -48,6 +49,7 @@ class MultimodalSettings:
     tolerance: float = 1e-5
     chains: int = 4
     draws: int = 1000
+    text_features: Annotated[int, Field(ge=1)] = 10
 
     def __post_init__(self) -> None:
         try:

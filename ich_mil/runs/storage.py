@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ich_mil import __version__
-from ich_mil.encoders.frozen import load_cnn
 from ich_mil.dicom.series import AVERAGE_TO_MM
+from ich_mil.encoders.frozen import load_cnn
 from ich_mil.errors import ModelError
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
 from ich_mil.files import digest, write_json

@@ -31,8 +31,7 @@ def train_ensemble(config: RunConfig, *, resume: bool) -> PreparedSet | None:
         The prepared external set, as returned by `ich_mil.commands.steps.train.train`.
 
     Raises:
-        IchMilError: as in `ich_mil.commands.steps.train.train`, with the number of the member. Members finished
-            before the error are kept.
+        IchMilError: as in `train`, with the number of the member. Members finished before the error are kept.
     """
     ranks = these_ranks()
     runs = [config.member(number) for number in range(config.members)]

@@ -21,7 +21,7 @@ from ich_mil.data.scan_labels import read_scan_labels, unlabelled
 from ich_mil.data.scan_names import ScanNames, folder_names
 from ich_mil.data.store import open_prepared
 from ich_mil.errors import DataError, ModelError, named
-from ich_mil.evaluate.deployment.triage import DECISIONS, Method, Triage, fit_triage
+from ich_mil.evaluate.deployment.triage import DECISIONS, Triage, fit_triage
 from ich_mil.files import write_csv, write_json
 from ich_mil.ledger import Code
 from ich_mil.progress import say
@@ -37,7 +37,6 @@ def calibrate_triage(
     sensitivity: float,
     specificity: float,
     confidence: float,
-    method: Method,
 ) -> Triage:
     """Fit thresholds to predictions on labelled scans, and write them to `out`.
 
@@ -49,7 +48,6 @@ def calibrate_triage(
         sensitivity: guaranteed share of positive scans that are not called negative.
         specificity: guaranteed share of negative scans that are not called positive.
         confidence: confidence of each guarantee.
-        method: `risk_control` or `conformal`.
     """
     results = read_results(folder)
     if results.set == "validation":
@@ -79,7 +77,6 @@ def calibrate_triage(
             sensitivity=sensitivity,
             specificity=specificity,
             confidence=confidence,
-            method=method,
             patients=patients,
         )
     write_json(out, {**triage.as_dict(), "model_weights": results.model.weights, "notice": NOTICE})
