@@ -6,20 +6,35 @@ command imports torch, which takes seconds.
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any
 
 import typer
 from typer.main import get_command
 
 from ich_mil.arguments import app, under_torchrun
+
+# isort: off  each adds its command to `app`, in the order of the help
+from ich_mil.commands import (  # noqa: F401  # noqa: F401
+    drift,
+    ensemble,
+    grid,
+    labels_template,
+    predict,
+    prepare,
+    recalibrate,
+    report,
+    reports,
+    reproduce,
+    serve,
+    subtype,
+    train,
+    triage,
+    validate,
+)
 from ich_mil.errors import ConfigError
 from ich_mil.guard import guarded
 
-USE = ("predict", "validate", "recalibrate", "triage", "subtype", "drift", "report", "serve")
-MAKE = ("reports", "labels_template", "prepare", "train", "ensemble", "grid", "reproduce")
-for name in USE + MAKE:  # in the order of the help
-    import_module(f"ich_mil.commands.{name}")  # adds its command to `app`
+# isort: on
 
 INTERRUPTED = 130
 """What Typer returns after a KeyboardInterrupt."""

@@ -191,7 +191,7 @@ def _line(error: "ValidationError", known: Mapping[str, Setting]) -> str:
         return f"{name} is no setting{did_you_mean(name, known)}"
     if kind == "missing":
         return f"{name} is missing"
-    alike = [one for one in errors if one["loc"][:-1] == place[:-1] and one["input"] is value]
+    alike = [one for one in errors if one["loc"][:-1] == place[:-1] and one["input"] == value]
     if len(alike) > 1 and name not in known:  # a union: each of its types has an error
         name = ".".join(map(str, place[:-1]))
     allowed = "; or ".join(dict.fromkeys(one["msg"] for one in alike))
@@ -339,7 +339,7 @@ def _file_values(path: Path) -> dict[str, Any]:
         raise ValueError("is no UTF-8 text; save it in UTF-8") from error
     if not isinstance(values, dict):
         raise ValueError("holds no settings; write lines 'name: value' as the files in configs/ do")
-    return values
+    return dict(json.loads(json.dumps(values, default=str)))  # an override changes no alias of its part
 
 
 def _override(values: dict[str, Any], name: str, text: str, known: Mapping[str, Setting]) -> None:

@@ -91,20 +91,18 @@ def begin(config, **how):
 
 
 def test_the_cnn_is_trained_by_the_settings_of_the_run(config, told, tmp_path):
-    begin(replace(config, thickness_mm=12.0, prepared=tmp_path / "thick"))
+    begin(replace(config, prepared=tmp_path / "prepared"))
     assert told["encoder"].windows == ((50.0, 100.0), (40.0, 400.0))
     assert (told["cnn"], told["training"], told["seed"]) == (CNN, config.training, 5)
     assert told["out"] == config.out / "cnn"
-    thick = told["prepared"].scans
-    assert told["splits"].equals(draw_splits(thick, validation=0.3, test=0.2, seed=5))
+    scans = told["prepared"].scans
+    assert told["splits"].equals(draw_splits(scans, validation=0.3, test=0.2, seed=5))
     assert yaml.safe_load((config.out / "config.yaml").read_text())["encoder"]["channels"] == WINDOWS
     assert json.loads((config.out / "run.json").read_text())["versions"] == {
         "ich_mil": ich_mil.__version__,
         "torch": torch.__version__,
         "gpytorch": gpytorch.__version__,
     }
-    begin(replace(config, thickness_mm=0.0, out=config.out / "thin", prepared=tmp_path / "thin"))
-    assert told["prepared"].scans.slices.sum() > 2 * thick.slices.sum()
 
 
 def test_an_external_set_of_training_patients_is_refused_before_the_cnn_is_trained(
@@ -239,7 +237,6 @@ def test_settings_that_cannot_be_used_are_refused_before_scans_are_prepared(
             "choose another --out",
         ),
         (changed(encoder=EncoderSettings(name="resnet19")), ModelError, "'resnet19'"),
-        (changed(of_table, head=replace(HEAD, smooth_mm=5.0)), DataError, r"f\.csv: .*smooth_mm"),
     ):
         with pytest.raises(error, match=message):
             train(refused, resume=False)

@@ -3,9 +3,8 @@
 In: a finished run and labelled scans of patients it has not seen. Out: a folder with a run for `predict`,
 `validate` and `serve`, and `recalibration.csv` with the metrics before and after. CNN and Gaussian process
 are unchanged. The intercept of the sigmoid that calibrates scan probabilities is refitted, and so is that of
-the sigmoid over the CNN's own probability in result tables. Isotonic regression is replaced by its underlying
-sigmoid. The scans of the site are added to `splits.csv`, so that the model is not evaluated on their
-patients.
+the sigmoid over the CNN's own probability in result tables. The scans of the site are added to `splits.csv`,
+so that the model is not evaluated on their patients.
 
 Only the intercept is fitted: a refitted slope did not help for any number of scans tried
 (`ich-mil reproduce features`). The intercept depends on the share of positive scans, so scans selected by
@@ -149,11 +148,10 @@ def _summary(table: pd.DataFrame, own: Calibration, new: Calibration) -> str:
     """Change of the metrics in words, for the console."""
     first = table.iloc[0]
     share = f"{first.positives / first.n:.0%}"
-    isotonic = " Isotonic regression is replaced by its underlying sigmoid." if own.knots else ""
     lines = [
         f"{first.n} labelled scans of {first.patients} patients, {first.positives} positive ({share}); "
         f"AUC {first.auc:.3f}.",
-        f"Intercept: {own.intercept:.3f} before, {new.intercept:.3f} after.{isotonic}",
+        f"Intercept: {own.intercept:.3f} before, {new.intercept:.3f} after.",
         f"Metrics of held-out patients, mean of {DIVISIONS} divisions into folds; in brackets 95 % of "
         "resamples of patients, with the intercept fitted to the drawn and measured on the other patients:",
     ]
