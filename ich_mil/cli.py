@@ -12,9 +12,7 @@ import typer
 from typer.main import get_command
 
 from ich_mil.arguments import app, under_torchrun
-
-# isort: off  each adds its command to `app`, in the order of the help
-from ich_mil.commands import (  # noqa: F401  # noqa: F401
+from ich_mil.commands import (  # noqa: F401  each adds its command to `app`
     drift,
     ensemble,
     grid,
@@ -33,8 +31,6 @@ from ich_mil.commands import (  # noqa: F401  # noqa: F401
 )
 from ich_mil.errors import ConfigError
 from ich_mil.guard import guarded
-
-# isort: on
 
 INTERRUPTED = 130
 """What Typer returns after a KeyboardInterrupt."""

@@ -35,16 +35,19 @@ PLACES = ("out", "prepared", "pages", "jobs", "workers", "logger")
 
 REMOVED: dict[str, Any] = {
     "thickness_mm": 5.0,
-    "training.bleeds": 0.0,
-    "training.controls": 0.0,
-    "training.warmup_steps": 0,
-    "head.smooth_mm": 0.0,
-    "multimodal.sweeps": 2000,
-    "multimodal.burn_in": 1000,
-    "multimodal.intercept_variance": 16.0,
-    "multimodal.slope_variance": 4.0,
+    **dict.fromkeys(("training.bleeds", "training.controls", "training.warmup_steps"), 0),
+    **{"training.accumulate": 1, "cnn.dropout": 0.3, "cnn.chunk_slices": 256},
+    **dict.fromkeys(("head.logistic_tail", "head.log_h", "head.update")),
+    **{"head.margin_c": 0.5, "head.margin_v": 0.5, "head.chains": 4, "head.burn_in": 500, "head.draws": 500},
+    **{"head.outer": 5, "head.log_z": 0, "head.patience": 10, "head.jitter": 1e-6},
+    **{"head.calibration_folds": 5, "head.smooth_mm": 0.0},
+    **{"multimodal.sweeps": 2000, "multimodal.burn_in": 1000},
+    **{"multimodal.intercept_variance": 16.0, "multimodal.slope_variance": 4.0},
 }
 """Settings of earlier versions, each with the value that is now the only one. Stored runs have them."""
+
+OF_PREDICTION = ("thickness_mm", "head.smooth_mm")
+"""Those of `REMOVED` that a finished model needs for its predictions; the others only shaped its training."""
 
 
 @dataclass(frozen=True, config=STRICT)

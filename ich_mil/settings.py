@@ -198,14 +198,17 @@ def _line(error: "ValidationError", known: Mapping[str, Setting]) -> str:
     return f"{name or 'the settings'}: {allowed}, got {value!r:.80}"
 
 
-def drop_removed(values: Any, removed: Mapping[str, Any], kind: type) -> None:
+def drop_removed(
+    values: Any, removed: Mapping[str, Any], kind: type, *, any_value: Iterable[str] = ()
+) -> None:
     """Take settings of earlier versions out of plain values of `kind`.
 
     `removed` has the value of each that changes nothing, by dotted name.
 
     Raises:
-        ValueError: a removed setting has another value.
+        ValueError: a removed setting, other than those of `any_value`, has another value.
     """
+    free = {*any_value}
     known = describe(kind)
     for name, neutral in removed.items():
         *groups, last = name.split(".")
@@ -216,7 +219,7 @@ def drop_removed(values: Any, removed: Mapping[str, Any], kind: type) -> None:
         for one in inside:
             if name in known or not isinstance(one, dict) or last not in one:
                 continue
-            if (value := one.pop(last)) != neutral:
+            if (value := one.pop(last)) != neutral and name not in free:
                 raise ValueError(
                     f"{name} was removed (CHANGELOG.md) and cannot be {value!r:.40}; leave it out"
                 )

@@ -5,33 +5,17 @@ from typing import Annotated
 
 import typer
 
-from ich_mil.arguments import (
-    ContrastWords,
-    Covariates,
-    Dicom,
-    Jobs,
-    Model,
-    Names,
-    Reports,
-    Requests,
-    Studies,
-    app,
-    check_model,
-    check_out,
-    examples,
-    extra_sources,
-    workers,
-)
+from ich_mil import arguments as arg
 
 
-@app.command(
-    epilog=examples(
+@arg.app.command(
+    epilog=arg.examples(
         "ich-mil predict /path/to/head_ct", "ich-mil predict export --model checkpoints/demo --dicom"
     )
 )
 def predict(
-    root: Studies,
-    model: Model = Path("headct-base"),
+    root: arg.Studies,
+    model: arg.Model = Path("headct-base"),
     out: Annotated[Path | None, typer.Option(help="Default: predictions/<name of the folder>.")] = None,
     triage: Annotated[
         Path | None,
@@ -41,18 +25,18 @@ def predict(
         Path | None,
         typer.Option(exists=True, metavar="DIR", help="Add the kinds of bleed of 'ich-mil subtype'."),
     ] = None,
-    dicom: Dicom = False,
-    names: Names = False,
-    jobs: Jobs = 0,
-    contrast_words: ContrastWords = None,
-    requests: Requests = None,
-    reports: Reports = None,
-    covariates: Covariates = None,
+    dicom: arg.Dicom = False,
+    names: arg.Names = False,
+    jobs: arg.Jobs = 0,
+    contrast_words: arg.ContrastWords = None,
+    requests: arg.Requests = None,
+    reports: arg.Reports = None,
+    covariates: arg.Covariates = None,
 ) -> None:
     """Predict new studies: probabilities, pages, DICOM results."""
-    out = check_out(out or Path("predictions") / root.resolve().name, root)
-    extras = extra_sources(requests, reports, covariates)
-    check_model(model)
+    out = arg.check_out(out or Path("predictions") / root.resolve().name, root)
+    extras = arg.extra_sources(requests, reports, covariates)
+    arg.check_model(model)
 
     from ich_mil.commands.steps.predict import predict_folder
 
@@ -60,7 +44,7 @@ def predict(
         root,
         model=model,
         out=out,
-        jobs=workers(jobs),
+        jobs=arg.workers(jobs),
         triage=triage,
         contrast_words=contrast_words,
         kinds=kinds,

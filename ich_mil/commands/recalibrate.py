@@ -5,43 +5,32 @@ from typing import Annotated
 
 import typer
 
-from ich_mil.arguments import (
-    Columns,
-    ContrastWords,
-    Covariates,
-    Jobs,
-    Model,
-    Reports,
-    Requests,
-    app,
-    check_model,
-    examples,
-)
+from ich_mil import arguments as arg
 from ich_mil.commands.validate import Labelled, Layout, labelled_set
 
 
-@app.command(
-    epilog=examples(
+@arg.app.command(
+    epilog=arg.examples(
         "ich-mil recalibrate /data/site --layout folder --model checkpoints/a --out checkpoints/b"
     )
 )
 def recalibrate(
     root: Labelled,
     layout: Annotated[Layout, typer.Option()],
-    model: Model,
+    model: arg.Model,
     out: Annotated[Path, typer.Option(help="Folder of the new run.")],
-    column: Columns = [],  # noqa: B006  Typer copies it
-    jobs: Jobs = 0,
-    contrast_words: ContrastWords = None,
-    requests: Requests = None,
-    reports: Reports = None,
-    covariates: Covariates = None,
+    column: arg.Columns = [],  # noqa: B006  Typer copies it
+    jobs: arg.Jobs = 0,
+    contrast_words: arg.ContrastWords = None,
+    requests: arg.Requests = None,
+    reports: arg.Reports = None,
+    covariates: arg.Covariates = None,
 ) -> None:
     """Recalibrate a model on labelled scans of a site."""
     from ich_mil.files import check_apart
 
     check_apart(out, root)
-    check_model(model)
+    arg.check_model(model)
     site = labelled_set(root, layout, jobs, contrast_words, column, (requests, reports, covariates))
 
     from ich_mil.commands.steps.recalibrate import recalibrate_run

@@ -5,22 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ich_mil.arguments import (
-    Columns,
-    ContrastWords,
-    Covariates,
-    Jobs,
-    Model,
-    Reports,
-    Requests,
-    app,
-    check_model,
-    check_out,
-    examples,
-    extra_sources,
-    renamed,
-    workers,
-)
+from ich_mil import arguments as arg
 from ich_mil.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,29 +28,29 @@ def labelled_set(
     """The labelled set of these arguments. `ConfigError` or `DataError`: no such file or column."""
     if not Path(str(root).replace("{member}", "0")).exists():
         raise ConfigError(f"{root}: no such file or folder; correct the path")
-    names, sources = renamed(columns, layout), extra_sources(*extras)
+    names, sources = arg.renamed(columns, layout), arg.extra_sources(*extras)
 
     from ich_mil.commands.steps.validate import Site
 
-    return Site(root, layout, workers(jobs), contrast_words, sources, names)
+    return Site(root, layout, arg.workers(jobs), contrast_words, sources, names)
 
 
-@app.command(epilog=examples("ich-mil validate /data/site --layout folder --model headct-base"))
+@arg.app.command(epilog=arg.examples("ich-mil validate /data/site --layout folder --model headct-base"))
 def validate(
     root: Labelled,
     layout: Annotated[Layout, typer.Option()],
-    model: Model,
+    model: arg.Model,
     out: Annotated[Path | None, typer.Option(help="Default: validations/<name of the folder>.")] = None,
-    column: Columns = [],  # noqa: B006  Typer copies it
-    jobs: Jobs = 0,
-    contrast_words: ContrastWords = None,
-    requests: Requests = None,
-    reports: Reports = None,
-    covariates: Covariates = None,
+    column: arg.Columns = [],  # noqa: B006  Typer copies it
+    jobs: arg.Jobs = 0,
+    contrast_words: arg.ContrastWords = None,
+    requests: arg.Requests = None,
+    reports: arg.Reports = None,
+    covariates: arg.Covariates = None,
 ) -> None:
     """Measure a model on a labelled set it was not trained on."""
-    out = check_out(out or Path("validations") / root.resolve().name, root)
-    check_model(model)
+    out = arg.check_out(out or Path("validations") / root.resolve().name, root)
+    arg.check_model(model)
     site = labelled_set(root, layout, jobs, contrast_words, column, (requests, reports, covariates))
 
     from ich_mil.commands.steps.report import validate_folder

@@ -1,14 +1,14 @@
 """Folder of a finished run: names of its files, and `run.json`; importable without torch."""
 
 import os
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from ich_mil.config import REMOVED, RunConfig
+from ich_mil.config import OF_PREDICTION, REMOVED, RunConfig
 from ich_mil.errors import ConfigError, ModelError
 from ich_mil.files import remove_leftovers
 from ich_mil.model_files import check_regular, read_json
@@ -106,10 +106,16 @@ def read_run(folder: Path) -> dict[str, Any]:
             check_regular(folder / name)
     about = read_json(path, RUN_FORMAT)
     try:
-        drop_removed(about.get("config"), REMOVED, RunConfig)
+        free = REMOVED.keys() - {*OF_PREDICTION}
+        drop_removed(about.get("config"), REMOVED, RunConfig, any_value=free)
         return about | {"config": build(RunFile, about).config.as_dict()}
     except ValueError as error:
         raise ModelError(f"{path}: cannot be read ({error}); train again") from error
+
+
+def run_config(folder: Path) -> RunConfig:
+    """Configuration of a run that lies in `folder` now. `ModelError` as in `read_run`."""
+    return replace(build(RunConfig, read_run(folder)["config"]), out=folder)
 
 
 def derivation(about: dict[str, Any]) -> str:

@@ -13,7 +13,6 @@ member has validation scans and all were fitted to the same scans, it is fitted 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from ich_mil.config import RunConfig, read_config
+from ich_mil.config import RunConfig
 from ich_mil.data.features import FeatureSet
 from ich_mil.data.splits import SPLITS, keys_of, load_splits, scan_keys, write_splits
 from ich_mil.errors import ConfigError, ModelError, named
@@ -33,7 +32,7 @@ from ich_mil.multimodal.head import MultimodalHead
 from ich_mil.progress import say
 from ich_mil.ranks import device, these_ranks
 from ich_mil.runs.copying import copy_run
-from ich_mil.runs.folder import check_new, read_run
+from ich_mil.runs.folder import check_new, read_run, run_config
 from ich_mil.runs.model import Member, TrainedModel, bags_of
 from ich_mil.runs.storage import ensemble_member, load_model, samples_each, write_ensemble
 from ich_mil.runs.training_sets import has_single_slices, head_scans, in_slices, training_views
@@ -67,9 +66,7 @@ def join_runs(runs: Sequence[Path], out: Path) -> None:
         write_splits(joint_splits(tables), out / "splits.csv")
         for folder, name in zip(folders, names, strict=True):
             copy_run(folder, out / name)
-        finish(
-            out, [replace(read_config(["--config", str(one / "config.yaml")]), out=one) for one in folders]
-        )
+        finish(out, [run_config(folder) for folder in folders])
     say(f"{out}: {len(folders)} members; use it as --model")
 
 

@@ -6,27 +6,20 @@ probability. The study pages of a run show the last available set of validation,
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from ich_mil.commands.steps.pages import write_study_page
-from ich_mil.commands.steps.validate import Evaluation, MeasuredSet, Site, measure, run_sets, score_rows
-from ich_mil.config import RunConfig, read_config
-from ich_mil.data.features import FeatureSet
+from ich_mil.commands.steps.validate import Evaluation, MeasuredSet, Site, measure, run_sets
+from ich_mil.config import RunConfig
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.store import PreparedSet
-from ich_mil.errors import DataError, ModelError
+from ich_mil.errors import DataError
 from ich_mil.evaluate.curves import scan_curves
 from ich_mil.evaluate.event_rates import calibration_table
-from ich_mil.evaluate.result_table import read_table
-from ich_mil.evaluate.scores import Scores
 from ich_mil.files import alone, write_text
-from ich_mil.gp.predict import Predictions
 from ich_mil.progress import progress, say
 from ich_mil.report.maps import make_maps, write_maps
 from ich_mil.report.page import study_file_name
@@ -38,10 +31,8 @@ from ich_mil.report.run_page import (
     render_run,
     worst_errors,
 )
-from ich_mil.runs.assembly import check_judged
-from ich_mil.runs.folder import check_report, read_run
+from ich_mil.runs.folder import check_report, read_run, run_config
 from ich_mil.runs.model import TrainedModel
-from ich_mil.runs.predictions import Results, read_results
 from ich_mil.runs.storage import load_model
 
 INFERRED = "Trained on scan labels alone; a slice's probability is inferred, not taught."
@@ -53,25 +44,16 @@ LIMITS = (
     "Scans unlike the training scans (other scanners, contrast, other body parts) may be wrong and sure.",
 )
 
-SAME = 1e-4
-"""Tolerance between stored and recomputed probabilities, which may come from different machines."""
-
 
 def report_run(run: Path) -> None:
-    """Write the report of a validated run from its files, after checking that they still hold.
+    """Measure a trained run again and write its report.
 
     Raises:
-        ModelError: `run` is not finished, has no evaluated set, or its sets have changed since evaluation.
-        DataError: data that cannot be read, or slices other than those of the predictions.
+        ModelError: `run` is not finished.
+        DataError: data that cannot be read, or other data than the run was trained on.
     """
     check_report(run)
-    model = load_model(run)
-    config = replace(read_config(["--config", str(run / "config.yaml")]), out=run)
-    sets = run_sets(model, config)
-    train = sets.pop("train")
-    if not sets:
-        raise ModelError(f"{run}: has no validation, test or external scans to report")
-    _write_report(model, config, train, [_stored(model, one) for one in sets.values()])
+    validate_and_report(run_config(run), None)
 
 
 def validate_and_report(config: RunConfig, external: PreparedSet | None) -> None:
@@ -88,7 +70,22 @@ def validate_and_report(config: RunConfig, external: PreparedSet | None) -> None
         say(f"{config.out}: no scans are held out to measure it on; 'ich-mil validate' takes others")
         return
     evaluated = [measure(model, one, config.out / name) for name, one in sets.items()]
-    _write_report(model, config, train, evaluated)
+    run, last = config.out, evaluated[-1]
+    on_slices = any(one.slice_labels or one.layout == "slices" for one in config.training_sets.values())
+    page = RunPage(
+        title=f"Run {run.name}",
+        model=model.provenance,
+        config=(run / "config.yaml").read_text(encoding="utf-8"),
+        versions=read_run(run)["versions"],
+        splits=[_count(train), *(_count(one.measured) for one in evaluated)],
+        sets=[_shown(model, one) for one in reversed(evaluated)],
+        curves=_curves(run / "cnn" / "log.csv"),
+        links=_study_pages(model, last, run / last.measured.name, run / "report.html", most=config.pages),
+        ledger=_ledger(last),
+        limits=LIMITS if on_slices else (INFERRED, *LIMITS),
+    )
+    write_text(run / "report.html", render_run(page))
+    say(f"report: {run / 'report.html'}")
 
 
 def validate_folder(site: Site, *, model: Path, out: Path) -> None:
@@ -114,28 +111,6 @@ def validate_folder(site: Site, *, model: Path, out: Path) -> None:
         )
         write_text(out / "metrics.html", render_run(page))
     say(f"{out / 'metrics.html'}")
-
-
-def _write_report(
-    model: TrainedModel, config: RunConfig, train: MeasuredSet, evaluated: Sequence[Evaluation]
-) -> None:
-    """Write `report.html`, and study pages of the last set, in the order validation, test, external."""
-    run, last = config.out, evaluated[-1]
-    on_slices = any(one.slice_labels or one.layout == "slices" for one in config.training_sets.values())
-    page = RunPage(
-        title=f"Run {run.name}",
-        model=model.provenance,
-        config=(run / "config.yaml").read_text(encoding="utf-8"),
-        versions=read_run(run)["versions"],
-        splits=[_count(train), *(_count(one.measured) for one in evaluated)],
-        sets=[_shown(model, one) for one in reversed(evaluated)],
-        curves=_curves(run / "cnn" / "log.csv"),
-        links=_study_pages(model, last, run / last.measured.name, run / "report.html", most=config.pages),
-        ledger=_ledger(last),
-        limits=LIMITS if on_slices else (INFERRED, *LIMITS),
-    )
-    write_text(run / "report.html", render_run(page))
-    say(f"report: {run / 'report.html'}")
 
 
 def _study_pages(
@@ -189,31 +164,6 @@ def _shown(model: TrainedModel, one: Evaluation) -> EvaluatedSet:
     return EvaluatedSet(one.measured.title, one.table, curves, one.results.scans)
 
 
-def _stored(model: TrainedModel, one: MeasuredSet) -> Evaluation:
-    """Load the evaluation of a set, and check that it still holds.
-
-    Raises:
-        ModelError: the set was not evaluated, was evaluated by another model, or has changed since.
-        DataError: files that cannot be read, or slices other than those of the predictions.
-    """
-    folder, again = model.folder / one.name, "run train.py with --resume to validate again"
-    if not (folder / "metrics.csv").is_file():
-        raise ModelError(f"{folder / 'metrics.csv'}: is missing; {again}")
-    table = read_table(folder / "metrics.csv")
-    predictions = one.predict(model)
-    rows = score_rows(model, one.features, predictions)
-    results = read_results(folder)
-    if results.model.weights != model.provenance.weights:
-        raise ModelError(f"{folder}: was predicted by another model; {again}")
-    # intervals are not compared, so one resample is enough; the first row is the head
-    now = one.metrics(rows[1:], seed=0, resamples=1)
-    if not (_same_scans(results, one.features, predictions) and _same_metrics(table, now, rows)):
-        raise ModelError(f"{folder}: its scans, patients, labels or CNN probabilities have changed; {again}")
-    if one.prepared is not None:
-        check_judged(results, one.prepared)
-    return Evaluation(one, rows, table, results)
-
-
 def _curves(log: Path) -> pd.DataFrame | None:
     """Training log of the CNN, one row per epoch; None where no CNN was trained."""
     if not log.is_file():
@@ -225,30 +175,6 @@ def _curves(log: Path) -> pd.DataFrame | None:
             f"{log}: cannot be read as the log of a training ({error}); delete it, and the report does "
             "without its curves"
         ) from error
-
-
-def _same_scans(results: Results, features: FeatureSet, predictions: Predictions) -> bool:
-    """Whether the stored results have these scans, patients, labels and probabilities."""
-    labels = (
-        [one.label for one in results.scans],
-        [part.label for one in results.scans for part in one.slices],
-    )
-    return (
-        [one.scan for one in results.scans] == features.scans
-        and [one.patient for one in results.scans] == features.patients
-        and [len(one.slices) for one in results.scans] == features.offsets.diff().tolist()
-        and [[UNKNOWN if label is None else label for label in part] for part in labels]
-        == [features.labels.tolist(), features.slice_labels.tolist()]
-        and np.allclose([one.probability for one in results.scans], predictions.scan_mean, atol=SAME)
-    )
-
-
-def _same_metrics(table: pd.DataFrame, now: pd.DataFrame, rows: Sequence[Scores]) -> bool:
-    """Whether the stored metrics of the baselines match the current ones, `now`."""
-    both = table.merge(now, on=["model", "level", "metric"], suffixes=("", "_now"))
-    return set(table.model) == {row.name for row in rows} and np.allclose(
-        both.value, both.value_now, atol=SAME, equal_nan=True
-    )
 
 
 def _count(one: MeasuredSet) -> SplitCount:

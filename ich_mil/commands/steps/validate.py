@@ -17,7 +17,7 @@ from ich_mil.data.duplicates import names_of
 from ich_mil.data.features import FeatureSet, read_unseen_csv
 from ich_mil.data.labels import name_some
 from ich_mil.data.preparation.prepare import prepare
-from ich_mil.data.splits import check_unseen, learned_from, load_splits
+from ich_mil.data.splits import check_current, check_unseen, learned_from, load_splits
 from ich_mil.data.store import PreparedSet
 from ich_mil.data.views import Views
 from ich_mil.errors import named
@@ -125,6 +125,7 @@ def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
     splits = load_splits(config.out / "splits.csv")
     prepared = open_training(config) if config.train.layout != "features" else None
     views = training_views([config.member(k) for k in range(config.members)], splits.scan.tolist())
+    check_current(splits, views.features.table if prepared is None else prepared.scans, str(config.out))
     used = head_scans(views.features, splits, config)
     held = {name: splits.scan[splits.split == name].tolist() for name in ("validation", "test")}
     chosen = {
