@@ -131,7 +131,7 @@ def test_thresholds_are_not_calibrated_on_training_scans(tiny, tmp_path, capsys)
 
 
 @pytest.mark.slow
-def test_validating_again_sees_changed_labels_and_another_model(tiny, tmp_path):
+def test_validating_again_sees_changed_labels(tiny, tmp_path):
     site = tmp_path / "site"
     shutil.copytree(tiny / "b", site)
 
@@ -153,10 +153,6 @@ def test_validating_again_sees_changed_labels_and_another_model(tiny, tmp_path):
     scans = first.level == "scan"
     assert (second.label[scans] == 1 - first.label[scans]).all()
     assert (second.probability == first.probability).all()
-
-    other = ("--config", tiny / "tiny.yaml", "--out", tmp_path / "other", "--seed", 1)
-    assert run("train", *other, "--training.max_epochs", 1) == 0
-    pd.testing.assert_frame_equal(validated("out", tmp_path / "other"), validated("new", tmp_path / "other"))
 
 
 @pytest.mark.slow
@@ -308,60 +304,48 @@ def test_patients_of_feature_tables_stay_together_and_are_known_again(tmp_path, 
     assert not (tmp_path / "other").exists()
 
 
-def test_a_report_does_not_mix_two_versions_of_the_data(tmp_path, capsys):
+def test_a_report_is_of_the_data_that_are_there_now(tmp_path, capsys):
     write_features(tmp_path / "g.csv", 40, 1)
     table = pd.read_csv(tmp_path / "g.csv").assign(bag_cnn_probability=0.4)
-    number = table.bag_name.str.split("-").str[1].astype(int)
-    table["patient"] = "P" + (number // 2).astype(str)
     table.to_csv(tmp_path / "g.csv", index=False)
     words = feature_run(tmp_path, external={"layout": "features", "root": str(tmp_path / "g.csv")})
     assert run("train.py", *words) == 0
-    changes = {
-        "bag_label": 1,
-        "feature_0": 5.0,
-        "patient": "P7",
-        "bag_cnn_probability": 0.6,
-        "bag_name": "new",
-    }
-    for column, value in changes.items():
-        changed = table.assign(**{column: table[column].where(number > 0, value)})  # of the first scan
-        changed.to_csv(tmp_path / "g.csv", index=False)
-        assert "have changed; run train.py with --resume" in refused(capsys, "report", tmp_path / "run"), (
-            column
-        )
-    assert run("train.py", *words, "--resume") == 0
+    metrics = tmp_path / "run" / "external" / "metrics.csv"
+    before, report = metrics.read_bytes(), (tmp_path / "run" / "report.html").read_text()
+    assert run("report", tmp_path / "run") == 0
+    assert (metrics.read_bytes(), (tmp_path / "run" / "report.html").read_text()) == (before, report)
+    table.assign(feature_0=0.0).to_csv(tmp_path / "g.csv", index=False)
+    assert run("report", tmp_path / "run") == 0
+    assert metrics.read_bytes() != before
     log = tmp_path / "run" / "cnn" / "log.csv"
     log.parent.mkdir()
-    for text in ("", "train_loss\n0.5\n"):
-        log.write_text(text)
-        assert f"{log}: cannot be read" in refused(capsys, "report", tmp_path / "run")
+    log.write_text("train_loss\n0.5\n")
+    assert f"{log}: cannot be read" in refused(capsys, "report", tmp_path / "run")
     log.write_text("epoch,train_loss\n0,0.5\n")
     assert run("report", tmp_path / "run") == 0
+    pd.read_csv(tmp_path / "f.csv").assign(feature_0=5.0).to_csv(tmp_path / "f.csv", index=False)
+    assert "slices now" in refused(capsys, "report", tmp_path / "run")
 
 
 @pytest.mark.slow
 def test_a_report_does_not_show_pixels_that_were_not_judged(tiny, tmp_path, capsys):
     """Files of a test scan that changed under the same UIDs, and were prepared again for another run."""
     splits = pd.read_csv(tiny / "run" / "splits.csv").set_index("scan").split
-    scan = splits.index[splits == "test"][0]
     prepared = tiny / "prepared" / "train"
-    files = source_files(open_prepared(prepared), scan)
+    files = source_files(open_prepared(prepared), splits.index[splits == "test"][0])
     for folder in (prepared, tiny / "a"):
         shutil.copytree(folder, tmp_path / folder.name)
     report = (tiny / "run" / "report.html").read_text()
-    for change in ("upside down", "fewer"):
-        for path in files:
-            phantoms.rewrite(path, PixelData=dcmread(path, force=True).pixel_array[::-1].tobytes())
-        for path in files[: len(files) // 2] if change == "fewer" else ():
-            path.unlink()
-        assert run("prepare", tiny / "a", "--layout", "rsna", "--out", prepared, "--jobs", 1) == 0
-        written, following = capsys.readouterr().out.splitlines()[-2:]
-        assert f"{prepared / 'ledger.csv'}" in written
-        assert f"--out {prepared}" in following
-        assert f"train: the slices of 1 scans are not those of the predictions ({scan})" in refused(
-            capsys, "report", tiny / "run"
-        )
-        assert (tiny / "run" / "report.html").read_text() == report
+    for path in files:
+        phantoms.rewrite(path, PixelData=dcmread(path, force=True).pixel_array[::-1].tobytes())
+    assert run("prepare", tiny / "a", "--layout", "rsna", "--out", prepared, "--jobs", 1) == 0
+    written, following = capsys.readouterr().out.splitlines()[-2:]
+    assert f"{prepared / 'ledger.csv'}" in written
+    assert f"--out {prepared}" in following
+    assert "1 scans are gone or have another patient, label or slices" in refused(
+        capsys, "report", tiny / "run"
+    )
+    assert (tiny / "run" / "report.html").read_text() == report
     for folder in (prepared, tiny / "a"):
         shutil.rmtree(folder)
         shutil.copytree(tmp_path / folder.name, folder)
@@ -384,16 +368,10 @@ def test_a_finished_run_is_not_overwritten_and_resumes_in_place(tiny, capsys):
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
-        ("run.json", '"cnn": true', '"dnn": true', "lacks cnn"),
-        ("run.json", '"samples"', '"sample"', "unknown field 'sample'"),
-        ("run.json", '"config"', '"configuration"', "lacks config"),
-        ("run.json", "{", "[", "run.json: cannot be read"),
+        ("run.json", '"samples"', '"sample"', "sample is no setting"),
+        ("run.json", '"config"', '"configuration"', "config is missing"),
         ("run.json", "ich_mil.run.5", "ich_mil.run.0", "another version ('ich_mil.run.0'"),
-        ("cnn.json", "ich_mil.cnn.2", "ich_mil.cnn.0", "ich_mil.cnn.0"),
-        ("head.json", "ich_mil.head.2", "ich_mil.head.0", "ich_mil.head.0"),
-        ("cnn.json", '"features": 8', '"features": 32', "cnn.safetensors: does not hold"),
         ("cnn.json", None, None, "cnn.json is not there"),
-        ("head.safetensors", None, None, "head.safetensors is not there"),
         ("run.json", None, None, "is no run of ich_mil"),
     ],
 )

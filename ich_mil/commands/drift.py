@@ -1,11 +1,14 @@
 """`ich-mil drift`."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ich_mil.arguments import Predictions, app, check_model, check_predictions, examples, share
+from ich_mil.errors import ConfigError, named
+from ich_mil.progress import say
 
 
 @app.command(epilog=examples("ich-mil drift predictions/new --reference headct-base"))
@@ -18,6 +21,18 @@ def drift(
     check_predictions(folder)
     check_model(reference)
 
-    from ich_mil.commands.steps.drift import drift_of
+    from ich_mil.commands.steps.drift import columns_of, read_reference
+    from ich_mil.files import write_json
+    from ich_mil.runs.predictions import NOTICE
+    from ich_mil.runs.storage import load_model
 
-    drift_of(folder, reference=reference, rate=rate)
+    model = load_model(reference)
+    try:
+        alarm = read_reference(model.members[0].folder, rate=rate, seed=model.seed)
+    except ValueError as error:
+        raise ConfigError(f"--rate: {error}") from error
+    features = model.predicted_features(folder).members[0]
+    with named(folder):
+        result = alarm.test(*columns_of(features), features.patients)
+    write_json(folder / "drift.json", {"notice": NOTICE, "model": str(reference), **asdict(result)})
+    say(*result.text().split("\n"), str(folder / "drift.json"))

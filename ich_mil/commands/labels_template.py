@@ -1,11 +1,14 @@
 """`ich-mil labels-template`."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
-from ich_mil.arguments import app, examples
+from ich_mil.arguments import app, examples, workers
+from ich_mil.errors import DataError
+from ich_mil.progress import say
 
 
 @app.command(epilog=examples("ich-mil labels-template /data/site"))
@@ -16,6 +19,27 @@ def labels_template(
     ],
 ) -> None:
     """Write the table of labels to fill in."""
-    from ich_mil.commands.steps.labels_template import write_template
+    import pandas as pd
 
-    write_template(root)
+    from ich_mil.data.layouts.folder import FolderCollection
+    from ich_mil.data.preparation.identifying_texts import accession_number
+    from ich_mil.data.preparation.index import HeaderIndex
+    from ich_mil.data.scan_labels import LABELS
+    from ich_mil.data.scan_names import folder_of, own_folders
+    from ich_mil.files import write_csv
+
+    collection = FolderCollection(root, labelled=False)
+    if old := sorted(path for path in root.iterdir() if LABELS.fullmatch(path.name)):
+        raise DataError(f"{old[0]}: exists already; fill it in, or remove it")
+    with TemporaryDirectory() as scratch:
+        file = Path(scratch) / "index.sqlite"
+        with HeaderIndex(file, collection, layout="unlabelled", leave_out=Path(scratch)) as index:
+            index.update(jobs=workers(0))
+            paths = {scan.scan: [source.path for source in scan.sources] for scan in index.scans()}
+    if not paths:
+        raise DataError(f"{root}: holds no CT slice; name the folder with the studies")
+    folders = own_folders({(scan, folder_of(path)) for scan, own in paths.items() for path in own})
+    rows = [(folders[scan], accession_number(root / own[0]), scan, "") for scan, own in paths.items()]
+    table = pd.DataFrame(rows, columns=["folder", "accession", "study", "label"])
+    write_csv(root / "labels.csv", table.sort_values(["folder", "study"]))
+    say(f"{root / 'labels.csv'}: {len(table)} studies; write 1 or 0 into label, or leave it empty")

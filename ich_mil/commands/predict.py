@@ -1,11 +1,13 @@
 """`ich-mil predict`."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
 
 from ich_mil import arguments as arg
+from ich_mil.progress import say
 
 
 @arg.app.command(
@@ -38,17 +40,14 @@ def predict(
     extras = arg.extra_sources(requests, reports, covariates)
     arg.check_model(model)
 
-    from ich_mil.commands.steps.predict import predict_folder
+    from ich_mil.commands.steps.pages import Shown
+    from ich_mil.commands.steps.predict import Predictor, print_results
+    from ich_mil.files import alone
 
-    predict_folder(
-        root,
-        model=model,
-        out=out,
-        jobs=arg.workers(jobs),
-        triage=triage,
-        contrast_words=contrast_words,
-        kinds=kinds,
-        extras=extras,
-        dicom=dicom,
-        names=names,
-    )
+    predictor = Predictor(model, triage, contrast_words, kinds, extras)
+    with alone(out, doing="writing"):
+        shown = Shown(dicom=dicom, names=names)
+        results, prepared, _ = predictor(root, out, jobs=arg.workers(jobs), shown=shown)
+    print_results(results, prepared)
+    say(f"written: {out / 'predictions.csv'}, {out / 'index.html'}")
+    say(f"next: open {out / 'index.html'}" + ("" if dicom else f"; ich-mil report {quote(str(out))} --dicom"))

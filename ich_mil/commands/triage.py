@@ -41,8 +41,8 @@ def triage(
         return
     calibrate_triage(
         folder,
-        labels=labels,
-        out=out or folder / "triage.json",
+        labels,
+        out or folder / "triage.json",
         sensitivity=sensitivity,
         specificity=specificity,
         confidence=confidence,

@@ -1,33 +1,26 @@
-"""Detect drift between a batch of predicted scans and the scans of the training site.
-
-In: a folder of predictions, with the features of its scans, and the model. Out: the result of the alarm of
-`ich_mil.evaluate.deployment.drift`, and `drift.json` beside the predictions. No labels are needed.
+"""Reference scans of the drift alarm (`ich_mil.evaluate.deployment.drift`), stored with a run.
 
 The reference is written at the end of training, as `reference.safetensors` in the folder of the run. It holds
 feature summaries of scans that the network was not trained on, and the network's probabilities of these
 scans, which serve as scores. An ensemble is represented by its first member.
 """
 
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import save_file
 
 from ich_mil.data.features import FeatureSet
-from ich_mil.errors import ConfigError, ModelError, named
-from ich_mil.evaluate.deployment.drift import LEAST_BATCH, DriftAlarm, DriftResult, column_names, summarise
-from ich_mil.files import whole_file, write_json
+from ich_mil.errors import ModelError
+from ich_mil.evaluate.deployment.drift import LEAST_BATCH, DriftAlarm, column_names, summarise
+from ich_mil.files import whole_file
 from ich_mil.model_files import read_tensors
-from ich_mil.progress import say
 from ich_mil.runs.folder import REFERENCE
-from ich_mil.runs.predictions import NOTICE
-from ich_mil.runs.storage import load_model
 
 FORMAT = "ich_mil.drift_reference.1"
 
 
-def _columns(features: FeatureSet) -> tuple[np.ndarray, np.ndarray]:
+def columns_of(features: FeatureSet) -> tuple[np.ndarray, np.ndarray]:
     """Feature summaries (B, 2D + 1) and scores (B,) of scans."""
     return summarise(features.x.numpy(), features.offsets.numpy()), features.cnn_scan.double().numpy()
 
@@ -36,7 +29,7 @@ def write_reference(features: FeatureSet, folder: Path) -> None:
     """Write reference scans, unseen by the network; fewer than `LEAST_BATCH` scans are not written."""
     if features.n_scans < LEAST_BATCH:
         return
-    table, score = _columns(features)
+    table, score = columns_of(features)
     arrays = {"table": table, "score": score, "patient": np.unique(features.patients, return_inverse=True)[1]}
     with whole_file(folder / REFERENCE) as temporary:
         save_file(arrays, temporary, metadata={"format": FORMAT})
@@ -55,30 +48,8 @@ def read_reference(folder: Path, *, rate: float, seed: int) -> DriftAlarm:
             "out from its network, or it has none; give its training more with split"
         )
     tensors, about = read_tensors(path)
-    if about.get("format") != FORMAT or tensors.keys() != {"table", "score", "patient"}:
+    if about.get("format") != FORMAT:
         raise ModelError(f"{path}: is of another version; train again")
     table, score, patient = (tensors[name].numpy() for name in ("table", "score", "patient"))
     names = column_names((table.shape[1] - 1) // 2)
     return DriftAlarm.fit(table, score, patient, names=names, rate=rate, seed=seed)
-
-
-def drift_of(folder: Path, *, reference: Path, rate: float) -> DriftResult:
-    """Compare predicted scans with the reference scans of their model; print and write the result.
-
-    Raises:
-        DataError: predictions or features that cannot be read, or are of another model; too few scans.
-        ModelError: the run is not finished, or has no reference scans.
-        ConfigError: a false-alarm rate that cannot be resolved.
-    """
-    model = load_model(reference)
-    try:
-        alarm = read_reference(model.members[0].folder, rate=rate, seed=model.seed)
-    except ValueError as error:
-        raise ConfigError(f"--rate: {error}") from error
-    features = model.predicted_features(folder).members[0]
-    with named(folder):
-        found = alarm.test(*_columns(features), features.patients)
-    write_json(folder / "drift.json", {"notice": NOTICE, "model": str(reference), **asdict(found)})
-    say(*found.text().split("\n"))
-    say(f"{folder / 'drift.json'}")
-    return found

@@ -14,7 +14,6 @@ import time
 from collections import defaultdict
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -26,9 +25,9 @@ from torch import Tensor
 from ich_mil.config import GridConfig
 from ich_mil.data.feature_files import contents
 from ich_mil.data.features import FeatureSet, read_feature_csv, read_unseen_csv
-from ich_mil.data.labels import UNKNOWN, name_some
+from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.splits import keys_of
-from ich_mil.errors import DataError, named
+from ich_mil.errors import named
 from ich_mil.evaluate.metrics import auc
 from ich_mil.files import alone, digest, each_text, original, write_csv, write_json
 from ich_mil.gp.aggregation import scan_logit
@@ -87,7 +86,8 @@ def _fill(
 ) -> pd.DataFrame:
     """Run the missing fits, add their rows to the table and print the summary."""
     path = config.out / "grid.csv"
-    rows = _rows_of(path, config)
+    table = each_text(pd.read_csv(path), original) if path.is_file() else pd.DataFrame()
+    rows = [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
     done = {_key(row, config) for row in rows}
     left = [place for place, key in enumerate(keys) if _key(key, config) not in done]
     if rows:
@@ -110,19 +110,6 @@ def _fill(
     say(f"{len(table)} fits in {path}")
     say(*summary(table, list(config.grid)).to_string().split("\n"))
     return table
-
-
-def _rows_of(path: Path, config: GridConfig) -> list[dict[str, Any]]:
-    """Existing rows of the table. Raises `DataError` if the file is damaged."""
-    if not path.is_file():
-        return []
-    try:
-        table = each_text(pd.read_csv(path), original)
-        if missing := [name for name in _names(config) if name not in table]:
-            raise ValueError(f"column {name_some(missing)} is missing")
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as a grid ({error}); delete it to fit again") from error
-    return [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
 
 
 def summary(table: pd.DataFrame, names: list[str]) -> pd.DataFrame:

@@ -6,7 +6,6 @@ In: a folder with one study or several, as exported by a PACS, and a trained mod
 """
 
 from pathlib import Path
-from shlex import quote
 
 from ich_mil.commands.steps.pages import Shown, StudyPages, remove_shown
 from ich_mil.commands.steps.triage import read_triage
@@ -14,7 +13,6 @@ from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.splits import learned_from, load_splits
 from ich_mil.data.store import PreparedSet
 from ich_mil.dicom.contrast_words import read_site_phrases
-from ich_mil.files import alone
 from ich_mil.ledger import Code
 from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
 from ich_mil.progress import progress, say
@@ -116,23 +114,8 @@ class Predictor:
         return results, prepared, pages.finish()
 
 
-def predict_folder(
-    root: Path,
-    *,
-    model: Path,
-    out: Path,
-    jobs: int,
-    triage: Path | None = None,
-    contrast_words: Path | None = None,
-    kinds: Path | None = None,
-    extras: ExtraSources = NO_EXTRAS,
-    dicom: bool = False,
-    names: bool = False,
-) -> None:
-    """Predict all studies below `root` into `out`, which must lie elsewhere, and print the results."""
-    predictor = Predictor(model, triage, contrast_words, kinds, extras)
-    with alone(out, doing="writing"):
-        results, prepared, _ = predictor(root, out, jobs=jobs, shown=Shown(dicom=dicom, names=names))
+def print_results(results: Results, prepared: PreparedSet) -> None:
+    """Print the probability of each scan, and what could not be predicted."""
     for scan in results.scans:
         low, high = scan.interval_95
         line = f"{scan.title}: probability {scan.probability:.3f} ± {scan.std:.3f}, "
@@ -147,5 +130,3 @@ def predict_folder(
         say(f"{title}: no slice could be used, see {prepared.folder / 'ledger.csv'}")
     if stray := in_no_study(results.ledger):
         say(f"files of no known study, not predicted: {len(stray)}; the first: {stray[0].detail}")
-    say(f"written: {out / 'predictions.csv'}, {out / 'index.html'}")
-    say(f"next: open {out / 'index.html'}" + ("" if dicom else f"; ich-mil report {quote(str(out))} --dicom"))

@@ -85,8 +85,7 @@ def recalibrate_run(site: Site, *, model: Path, out: Path) -> None:
         _write_all_but_head(trained, measured, out)
         write_csv(out / "recalibration.csv", table)
         save_calibration(trained, new, out)  # last, as it marks the run as finished
-    say(*_summary(table, own, new).split("\n"))
-    say(f"{out}: use it as --model")
+    say(*_summary(table, own, new), f"{out}: use it as --model")
 
 
 def _check_site(features: FeatureSet) -> None:
@@ -144,16 +143,15 @@ def _splits(splits: pd.DataFrame, scans: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([splits[kept], site], ignore_index=True)
 
 
-def _summary(table: pd.DataFrame, own: Calibration, new: Calibration) -> str:
+def _summary(table: pd.DataFrame, own: Calibration, new: Calibration) -> list[str]:
     """Change of the metrics in words, for the console."""
     first = table.iloc[0]
     share = f"{first.positives / first.n:.0%}"
     lines = [
-        f"{first.n} labelled scans of {first.patients} patients, {first.positives} positive ({share}); "
-        f"AUC {first.auc:.3f}.",
-        f"Intercept: {own.intercept:.3f} before, {new.intercept:.3f} after.",
+        f"{first.n} labelled scans of {first.patients} patients, {first.positives} positive ({share}); AUC "
+        f"{first.auc:.3f}. Intercept: {own.intercept:.3f} before, {new.intercept:.3f} after.",
         f"Metrics of held-out patients, mean of {DIVISIONS} divisions into folds; in brackets 95 % of "
-        "resamples of patients, with the intercept fitted to the drawn and measured on the other patients:",
+        "resamples of patients (few scans: mostly sampling noise):",
     ]
     for row in table.to_dict("records"):
         change = f"{row['after'] - row['before']:+.3f} [{row['low']:+.3f}, {row['high']:+.3f}]"
@@ -161,11 +159,8 @@ def _summary(table: pd.DataFrame, own: Calibration, new: Calibration) -> str:
             f"  {SHOWN[row['metric']]:<9}{row['before']:.3f} -> {row['after']:.3f}, {change}, better in "
             f"{row['better']:.0%} of resamples"
         )
-    lines += [
-        "Each resample is measured on a third of the patients: with few scans its spread is mostly sampling "
-        "noise, and a share near 50% is no evidence against recalibration.",
-        "Prefer the log-loss: the ECE is biased upwards, the more the fewer the scans.",
-        f"Valid for scans with a similar share of positives ({share}); scans selected by label give a wrong "
-        "intercept.",
+    return [
+        *lines,
+        f"Prefer the log-loss: the ECE is biased upwards. Valid for scans with a similar share of positives "
+        f"({share}); scans selected by label give a wrong intercept.",
     ]
-    return "\n".join(lines)

@@ -29,15 +29,7 @@ from ich_mil.report.cohort_page import worklist
 from ich_mil.runs.predictions import NOTICE, Results, incomplete, read_results, whole_only
 
 
-def calibrate_triage(
-    folder: Path,
-    *,
-    labels: Path | None,
-    out: Path,
-    sensitivity: float,
-    specificity: float,
-    confidence: float,
-) -> Triage:
+def calibrate_triage(folder: Path, labels: Path | None, out: Path, **guarantee: float) -> Triage:
     """Fit thresholds to predictions on labelled scans, and write them to `out`.
 
     Args:
@@ -45,9 +37,7 @@ def calibrate_triage(
         labels: table of labels (`ich_mil.data.scan_labels`), optionally with a column patient; None: labels
             of the predictions.
         out: path of the JSON file to write.
-        sensitivity: guaranteed share of positive scans that are not called negative.
-        specificity: guaranteed share of negative scans that are not called positive.
-        confidence: confidence of each guarantee.
+        guarantee: sensitivity, specificity and confidence of `fit_triage`.
     """
     results = read_results(folder)
     if results.set == "validation":
@@ -74,10 +64,8 @@ def calibrate_triage(
         triage = fit_triage(
             np.array(known),
             np.array([one.probability for one in results.scans]),
-            sensitivity=sensitivity,
-            specificity=specificity,
-            confidence=confidence,
             patients=patients,
+            **guarantee,
         )
     write_json(out, {**triage.as_dict(), "model_weights": results.model.weights, "notice": NOTICE})
     say(f"{out}: {triage.guarantees}")
