@@ -350,7 +350,7 @@ def _override(values: dict[str, Any], name: str, text: str, known: Mapping[str, 
     if name not in known:
         raise ValueError(f"{name} is no setting{did_you_mean(name, known)}")
     hint = known[name].hint
-    plain = {*(get_args(hint) or [hint])} - {NoneType} <= {str, Path} and text != "null"
+    plain = {*_alternatives(hint)} - {NoneType} <= {str, Path} and text != "null"
     *groups, last = name.split(".")
     for group in groups:
         if values.get(group) is None:

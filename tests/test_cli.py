@@ -579,7 +579,7 @@ def test_python_runs_the_package_as_the_command(tmp_path, monkeypatch, capsys):
 
     code, _, error = ended("report", str(tmp_path / "none"))
     assert code == 2
-    assert error.startswith(f"error: {tmp_path / 'none'}")
+    assert str(tmp_path / "none") in error
     assert train_main(["--help"]) == 0
     assert capsys.readouterr().out.startswith("Usage: train.py [")
 

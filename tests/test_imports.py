@@ -38,7 +38,11 @@ def imports_of(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module == "ich_mil":
             found |= {alias.name for alias in node.names if alias.name != "__version__"}
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("ich_mil."):
-            found.add(node.module.removeprefix("ich_mil."))
+            module = node.module.removeprefix("ich_mil.")
+            within = {f"{module}.{alias.name}" for alias in node.names}
+            found |= {one for one in within if (PACKAGE / f"{one.replace('.', '/')}.py").is_file()} or {
+                module
+            }
     return found
 
 

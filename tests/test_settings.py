@@ -43,6 +43,7 @@ class Outer:
     other: Inner | None = None
     parts: list[Inner] = field(default_factory=list)
     pair: tuple[float, float] = (1.0, 2.0)
+    names: dict[str, str] = field(default_factory=dict)
     count: int = 0
 
     REMOVED: ClassVar = {"inner.old": 0.0, "parts.old": 1}
@@ -56,7 +57,17 @@ def read(tmp_path, text, *words):
 
 def test_files_and_options_become_typed_settings(tmp_path):
     text = "out: a\ninner: &i {beta: 2, freeze: 3}\nparts: [*i, {beta: 1e-3}]\npair: [3, 4]\n"
-    words = ("--inner.beta=2.5", "--other.freeze", "all", "--name", "12", "--count", "-1")
+    words = (
+        "--inner.beta=2.5",
+        "--other.freeze",
+        "all",
+        "--name",
+        "12",
+        "--count",
+        "-1",
+        "--names",
+        "{a: b}",
+    )
     assert read(tmp_path, text, *words) == Outer(
         Path("a"),
         name="12",
@@ -64,6 +75,7 @@ def test_files_and_options_become_typed_settings(tmp_path):
         other=Inner(1.0, "all"),
         parts=[Inner(2.0, 3), Inner(1e-3)],
         pair=(3.0, 4.0),
+        names={"a": "b"},
         count=-1,
     )
     assert read(tmp_path, "{out: a, other: {beta: 2}}", "--other", "null").other is None

@@ -29,7 +29,7 @@ from ich_mil.report.cohort_page import worklist
 from ich_mil.runs.predictions import NOTICE, Results, incomplete, read_results, whole_only
 
 
-def calibrate_triage(folder: Path, labels: Path | None, out: Path, **guarantee: float) -> Triage:
+def calibrate_triage(folder: Path, labels: Path | None, out: Path, **guarantee: Any) -> Triage:
     """Fit thresholds to predictions on labelled scans, and write them to `out`.
 
     Args:
