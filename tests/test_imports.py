@@ -40,9 +40,8 @@ def imports_of(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("ich_mil."):
             module = node.module.removeprefix("ich_mil.")
             within = {f"{module}.{alias.name}" for alias in node.names}
-            found |= {one for one in within if (PACKAGE / f"{one.replace('.', '/')}.py").is_file()} or {
-                module
-            }
+            files = {name for name in within if (PACKAGE / f"{name.replace('.', '/')}.py").is_file()}
+            found |= files or {module}
     return found
 
 
