@@ -461,18 +461,6 @@ def test_a_run_on_features_does_not_go_on_with_others(tmp_path, capsys):
     assert f"{tmp_path / 'f.csv'}: has changed" in refused(capsys, *words, "--resume")
 
 
-def test_a_split_file_with_a_patient_in_two_splits(tiny, tmp_path, capsys):
-    table = pd.read_csv(tiny / "run" / "splits.csv")
-    patient = table.patient[table.patient.duplicated()].iloc[0]
-    table["split"] = ["train" if i % 2 else "validation" for i in range(len(table))]
-    table.loc[table.index[table.patient == patient][:2], "split"] = ["train", "validation"]
-    table[["scan", "split"]].to_csv(tmp_path / "own.csv", index=False)
-    words = ("--config", tiny / "tiny.yaml", "--out", tmp_path / "x", "--split.file", tmp_path / "own.csv")
-    error = refused(capsys, "train", *words)
-    assert "own.csv: patients in two splits: " in error
-    assert patient in error
-
-
 @pytest.mark.realdata
 @pytest.mark.slow
 def test_a_complete_real_study_from_folder_to_page(tiny, shared_data, tmp_path):

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from ich_mil.commands.steps import recalibrate
-from ich_mil.commands.steps.validate import Site
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.views import Views
 from ich_mil.evaluate.baselines import CNN_SIGMOID
@@ -230,21 +229,6 @@ def test_a_killed_recalibration_goes_on(place, tmp_path, capsys, monkeypatch):
     assert not list((tmp_path / "ours").glob("*.tmp"))
     for name in ("head.json", "head.safetensors", "splits.csv", "recalibration.csv", "run.json"):
         assert (tmp_path / "ours" / name).read_bytes() == (place / "ours" / name).read_bytes()
-
-
-def test_a_model_that_changes_meanwhile_is_refused(place, tmp_path, capsys, monkeypatch):
-    copytree(place / "run", tmp_path / "run")
-    measured = Site.measured
-
-    def exchanged(*arguments):
-        head = load_head(tmp_path / "run")
-        head.calibration = Calibration(rule="max", intercept=3.0)
-        save_head(head, tmp_path / "run")
-        return measured(*arguments)
-
-    monkeypatch.setattr(Site, "measured", exchanged)
-    error = refused(capsys, *recalibrates(place, "site", tmp_path / "run"), "--out", tmp_path / "ours")
-    assert f"{tmp_path / 'run'}: has changed meanwhile" in error
 
 
 @pytest.mark.slow

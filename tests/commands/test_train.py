@@ -244,21 +244,10 @@ def test_settings_that_cannot_be_used_are_refused_before_scans_are_prepared(
         assert not refused.prepared.exists()
 
 
-@pytest.mark.parametrize(
-    ("kernel", "message"),
-    [
-        ("RBF", "has no kernel 'RBF'"),
-        ("PolynomialKernel", "PolynomialKernel cannot be made"),
-        ("RBFKernelGrad", r"a matrix \((18, 18|8, 8)\) of 2 slices, not \(2, 2\)"),
-    ],
-)
-def test_a_kernel_that_cannot_be_used_is_refused_before_scans_are_prepared(
-    config, of_table, tmp_path, kernel, message
-):
-    """With a width of 8, or of 3 features: a value and a derivative for each."""
+def test_a_kernel_that_cannot_be_used_is_refused_before_scans_are_prepared(config, of_table, tmp_path):
     for run in (config, of_table):
-        run = replace(run, head=HeadSettings(kernel=kernel), prepared=tmp_path / "prepared")
-        with pytest.raises(ConfigError, match=message):
+        run = replace(run, head=HeadSettings(kernel="RBF"), prepared=tmp_path / "prepared")
+        with pytest.raises(ConfigError, match="has no kernel 'RBF'"):
             train(run, resume=False)
         assert not run.out.exists()
         assert not run.prepared.exists()

@@ -53,7 +53,7 @@ def recalibrate_run(site: Site, *, model: Path, out: Path) -> None:
 
     Raises:
         ConfigError: `out` holds a run already.
-        ModelError: the run is not finished, is not calibrated, or has changed in the meantime.
+        ModelError: the run is not finished, or is not calibrated.
         DataError: data that cannot be used, a patient the run has seen, too few scans, or an AUC of the model
             of at most 0.5 on these scans.
     """
@@ -80,8 +80,6 @@ def recalibrate_run(site: Site, *, model: Path, out: Path) -> None:
                     "swapped; recalibration cannot help"
                 )
         new = recalibrate(logits, features.labels.numpy(), own)
-        if load_model(model).provenance != trained.provenance:
-            raise ModelError(f"{model}: has changed meanwhile; run the same command again")
         _write_all_but_head(trained, measured, out)
         write_csv(out / "recalibration.csv", table)
         save_calibration(trained, new, out)  # last, as it marks the run as finished

@@ -15,7 +15,7 @@ from typing import Literal
 
 import pandas as pd
 
-from ich_mil.errors import ConfigError, DataError, named
+from ich_mil.errors import DataError, named
 from ich_mil.files import alone, check_apart, write_csv, write_text
 from ich_mil.progress import say
 from ich_mil.report.reports_page import ReportsPage, ShownScan, ShownSentence, render_reports
@@ -62,8 +62,6 @@ def label_reports(
     Returns:
         The labels after corrections, in the order of the reports.
     """
-    if not seeds:
-        raise ConfigError("--seeds: needs at least one word that names blood, such as hemorrhage")
     if source.is_dir():
         check_apart(out, source)
     with alone(out, doing="writing"):
@@ -85,8 +83,16 @@ def label_reports(
         )
         write_csv(out / "terms.csv", terms)
         write_csv(out / "sentences.csv", _sentence_table(statements))
-        write_csv(out / "labels.csv", _label_table(labels, uncertain))
-        write_csv(out / "left_out.csv", _left_out(labels, uncertain))
+        left = [_is_left_out(label, uncertain) for label in labels]
+        value = {"positive": 1, "negative": 0, "uncertain": int(uncertain == "positive")}
+        kept = [
+            (one.scan, value[one.outcome], one.probability, "|".join(one.kinds))
+            for one, away in zip(labels, left, strict=True)
+            if not away
+        ]
+        dropped = [(one.scan, REASONS[one.reason]) for one, away in zip(labels, left, strict=True) if away]
+        write_csv(out / "labels.csv", pd.DataFrame(kept, columns=["scan", "label", "probability", "kinds"]))
+        write_csv(out / "left_out.csv", pd.DataFrame(dropped, columns=["scan", "reason"]))
         write_text(out / "reports.html", render_reports(page))
     _tell(out, reports, labels, uncertain, skipped)
     return labels
@@ -139,21 +145,6 @@ def _sentence_table(statements: Sequence[Sequence[Statement]]) -> pd.DataFrame:
         for one in of_report
     ]
     return pd.DataFrame(rows, columns=["report", "sentence", "label", "kinds", "evidence"])
-
-
-def _label_table(labels: Sequence[ScanLabel], uncertain: Uncertain) -> pd.DataFrame:
-    value = {"positive": 1, "negative": 0, "uncertain": int(uncertain == "positive")}
-    rows = [
-        (one.scan, value[one.outcome], one.probability, "|".join(one.kinds))
-        for one in labels
-        if not _is_left_out(one, uncertain)
-    ]
-    return pd.DataFrame(rows, columns=["scan", "label", "probability", "kinds"])
-
-
-def _left_out(labels: Sequence[ScanLabel], uncertain: Uncertain) -> pd.DataFrame:
-    rows = [(one.scan, REASONS[one.reason]) for one in labels if _is_left_out(one, uncertain)]
-    return pd.DataFrame(rows, columns=["scan", "reason"])
 
 
 def _is_left_out(label: ScanLabel, uncertain: Uncertain) -> bool:
