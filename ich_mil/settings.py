@@ -16,9 +16,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import yaml
-
 from ich_mil.errors import ConfigError
+from ich_mil.yaml_files import load_yaml, read_yaml
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -31,8 +30,6 @@ PROTOCOL = "protocol_"
 """Start of the names of shipped benchmark protocols."""
 SEEDS = 2**32
 """Upper bound of seeds, exclusive: the limit of scikit-learn."""
-YAML_CHARACTERS, YAML_VALUES, YAML_LEVELS = 2**16, 10_000, 20
-"""Limits of a YAML text: its length, its values with aliases written out, its levels."""
 IN_A_FILE = "settings stand in a file, such as those in configs/: --config FILE"
 
 
@@ -137,16 +134,14 @@ def describe(kind: type, prefix: str = "") -> dict[str, Setting]:
     """All settings of a dataclass by dotted name, with those of dataclasses within, not of lists of them."""
     texts = re.findall(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", inspect.getdoc(kind) or "", re.M)
     helps = {name: " ".join(text.split()) for name, text in texts}
-    hints, found = get_type_hints(kind), {}
-    for one in fields(kind):
-        hint = hints[one.name]
-        within = [part for part in _alternatives(hint) if is_dataclass(part)]
-        default = "" if within else _default(one)
-        found[prefix + one.name] = Setting(hint, default, helps.get(one.name, ""))
+    hints, settings = get_type_hints(kind), {}
+    for name, default in ((field.name, _default(field)) for field in fields(kind)):
+        within = [part for part in _alternatives(hints[name]) if is_dataclass(part)]
+        settings[prefix + name] = Setting(hints[name], "" if within else default, helps.get(name, ""))
         for part in within:
             assert isinstance(part, type)
-            found |= describe(part, f"{prefix}{one.name}.")
-    return found
+            settings |= describe(part, f"{prefix}{name}.")
+    return settings
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
@@ -186,7 +181,8 @@ def _line(error: "ValidationError", known: Mapping[str, Setting]) -> str:
     kind, value, place = errors[0]["type"], errors[0]["input"], errors[0]["loc"]
     name = ".".join(map(str, place))
     if kind == "value_error":  # of a check of ours
-        return " ".join(str(errors[0]["ctx"]["error"]).split())
+        said = " ".join(str(errors[0]["ctx"]["error"]).split())
+        return said if name.rpartition(".")[2] in said else f"{name}: {said}"
     if kind == "unexpected_keyword_argument":
         return f"{name} is no setting{did_you_mean(name, known)}"
     if kind == "missing":
@@ -225,54 +221,6 @@ def drop_removed(
                 )
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads 1e-3 as a number, like YAML 1.2."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789")
-)
-
-
-def load_yaml(text: str) -> Any:
-    """Parse a YAML text: plain values only, and no name twice.
-
-    Raises:
-        ValueError: broken, larger or deeper than settings are, or a name twice; one line.
-    """
-    if len(text) > YAML_CHARACTERS:
-        raise ValueError(f"is longer than settings are: more than {YAML_CHARACTERS:,} characters")
-    try:
-        _check_node(yaml.compose(text, _Loader))
-        return yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from error
-    except RecursionError:
-        raise ValueError("is nested too deep") from None
-
-
-def _check_node(node: yaml.Node | None, level: int = 0) -> int:
-    """Number of values of a node, aliases written out. `ValueError` as in `load_yaml`."""
-    if node is None or not isinstance(node.value, list):
-        return 1
-    line = node.start_mark.line + 1 if node.start_mark else 0
-    parts = [part for part in node.value if not isinstance(part, tuple)]
-    names: list[str] = []
-    for name, value in (part for part in node.value if isinstance(part, tuple)):
-        if (word := str(name.value)) in names:
-            raise ValueError(f"{word!r} stands twice, again in line {name.start_mark.line + 1}; leave one")
-        names.append(word)
-        parts += [name, value]
-    total = 1
-    for part in parts if level < YAML_LEVELS else [None] * (YAML_VALUES + 1):
-        total += _check_node(part, level + 1)
-        if total > YAML_VALUES:
-            raise ValueError(
-                f"line {line}: more than settings need: at most {YAML_VALUES:,} values, {YAML_LEVELS} levels"
-            )
-    return total
-
-
 def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ich-mil", more: str = "") -> C:
     """Read a dataclass of settings from `--config FILE` and overrides, as on the command line.
 
@@ -293,7 +241,7 @@ def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ic
     sources += [f"--{name}" for name in options]
     known = describe(kind)
     try:
-        values = {} if file is None else _file_values(path)
+        values = {} if file is None else read_yaml(path)
         for name, text in options.items():
             _override(values, name, text, known)
         drop_removed(values, getattr(kind, "REMOVED", {}), kind)
@@ -305,14 +253,10 @@ def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ic
 
 def help_lines(kind: type) -> list[str]:
     """A line for each setting: its name, description and default."""
-    rows = {
-        name: one
-        for name, one in describe(kind).items()
-        if not any(map(is_dataclass, _alternatives(one.hint)))
-    }
     return [
-        f"  --{name}: {one.help}{f' [default: {one.default}]' if one.default else ''}"
-        for name, one in rows.items()
+        f"  --{name}: {setting.help}{f' [default: {setting.default}]' if setting.default else ''}"
+        for name, setting in describe(kind).items()
+        if not any(map(is_dataclass, _alternatives(setting.hint)))
     ]
 
 
@@ -330,19 +274,6 @@ def _options(words: Sequence[str]) -> dict[str, str]:
             raise ConfigError(f"--{name}: stands twice; leave one")
         options[name] = value
     return options
-
-
-def _file_values(path: Path) -> dict[str, Any]:
-    try:
-        with path.open(encoding="utf-8") as file:
-            values = load_yaml(file.read(YAML_CHARACTERS + 1))
-    except OSError as error:
-        raise ValueError(f"cannot be read ({error.strerror}); name a YAML file") from error
-    except UnicodeDecodeError as error:
-        raise ValueError("is no UTF-8 text; save it in UTF-8") from error
-    if not isinstance(values, dict):
-        raise ValueError("holds no settings; write lines 'name: value' as the files in configs/ do")
-    return dict(json.loads(json.dumps(values, default=str)))  # an override changes no alias of its part
 
 
 def _override(values: dict[str, Any], name: str, text: str, known: Mapping[str, Setting]) -> None:

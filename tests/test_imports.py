@@ -14,6 +14,7 @@ LAYERS = [
     "errors",
     "progress",
     "guard",
+    "yaml_files",
     "settings",
     "files",
     "model_files",

@@ -8,7 +8,8 @@ import pytest
 from pydantic import Field
 
 from ich_mil.errors import ConfigError
-from ich_mil.settings import build, config_file, drop_removed, filled_path, load_yaml, read_settings
+from ich_mil.settings import build, config_file, drop_removed, filled_path, read_settings
+from ich_mil.yaml_files import load_yaml
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,6 @@ HOSTILE = {
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_yaml_is_one_line(name):
-    with pytest.raises(ValueError, match=r"settings|nested too deep") as caught:
+    with pytest.raises(ValueError, match="settings") as caught:
         load_yaml(HOSTILE[name])
     assert "\n" not in str(caught.value)
