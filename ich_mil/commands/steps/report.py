@@ -16,7 +16,7 @@ from ich_mil.commands.steps.validate import Evaluation, MeasuredSet, Site, measu
 from ich_mil.config import RunConfig
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.store import PreparedSet
-from ich_mil.errors import DataError
+from ich_mil.errors import DataError, ModelError
 from ich_mil.evaluate.curves import scan_curves
 from ich_mil.evaluate.event_rates import calibration_table
 from ich_mil.files import alone, write_text
@@ -49,26 +49,30 @@ def report_run(run: Path) -> None:
     """Measure a trained run again and write its report.
 
     Raises:
-        ModelError: `run` is not finished.
+        ModelError: `run` is not finished, or holds no scans out.
         DataError: data that cannot be read, or other data than the run was trained on.
     """
     check_report(run)
-    validate_and_report(run_config(run), None)
+    if not validate_and_report(run_config(run), None):
+        raise ModelError(f"{run}: has no validation, test or external scans to report")
 
 
-def validate_and_report(config: RunConfig, external: PreparedSet | None) -> None:
+def validate_and_report(config: RunConfig, external: PreparedSet | None) -> bool:
     """Evaluate a trained run on its validation, test and external scans, print tables, and write the report.
 
     Args:
         config: configuration of the run.
         external: its prepared external set; None: it is prepared where there is one.
+
+    Returns:
+        Whether any scan is held out.
     """
     model = load_model(config.out)
     sets = run_sets(model, config, external)
     train = sets.pop("train")
     if not sets:
         say(f"{config.out}: no scans are held out to measure it on; 'ich-mil validate' takes others")
-        return
+        return False
     evaluated = [measure(model, one, config.out / name) for name, one in sets.items()]
     run, last = config.out, evaluated[-1]
     on_slices = any(one.slice_labels or one.layout == "slices" for one in config.training_sets.values())
@@ -86,6 +90,7 @@ def validate_and_report(config: RunConfig, external: PreparedSet | None) -> None
     )
     write_text(run / "report.html", render_run(page))
     say(f"report: {run / 'report.html'}")
+    return True
 
 
 def validate_folder(site: Site, *, model: Path, out: Path) -> None:
