@@ -5,6 +5,7 @@ In: a file or a text. Out: dictionaries, lists, texts, numbers. Errors are a `Va
 
 import json
 import re
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +64,14 @@ def _check(node: yaml.Node | None, level: int = 0) -> int:
     """Number of values of a node, aliases written out. `ValueError` as in `load_yaml`."""
     if node is None or not isinstance(node.value, list):
         return 1
-    parts, names, total = [], set[str](), 1
-    for part in node.value:
-        parts += part if isinstance(part, tuple) else [part]
-        if isinstance(part, tuple) and (name := str(part[0].value)) in names:
-            line = part[0].start_mark.line + 1
-            raise ValueError(f"{name!r} stands twice, again in line {line}; leave one")
-        names |= {str(part[0].value)} if isinstance(part, tuple) else set()
-    for part in parts:
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    names = set[str]()
+    for name in (key.value for key, _ in pairs if isinstance(key, yaml.ScalarNode)):
+        if name in names:
+            raise ValueError(f"{name!r} stands twice below line {node.start_mark.line + 1}; leave one")
+        names.add(name)
+    total = 1
+    for part in chain(*pairs) if pairs else node.value:
         total += _check(part, level + 1)
         if total > VALUES or level > LEVELS:
             raise ValueError(TOO_LARGE)

@@ -107,7 +107,7 @@ def test_files_and_options_become_typed_settings(tmp_path):
         ("- out", (), "holds no settings"),
         ("{out: a", (), "line 1"),
         ("? [a, b]\n: 1\n", (), "line 1"),
-        ("out: a\ninner:\n  beta: 1\n  beta: 2\n", (), "'beta' stands twice, again in line 4"),
+        ("out: a\ninner:\n  beta: 1\n  beta: 2\n", (), "'beta' stands twice below line 3"),
     ],
 )
 def test_settings_that_cannot_be_used_are_one_line(tmp_path, text, words, message):

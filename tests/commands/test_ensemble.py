@@ -18,7 +18,7 @@ from ich_mil.config import RunConfig, SplitSettings
 from ich_mil.data.features import read_feature_csv
 from ich_mil.data.splits import load_splits
 from ich_mil.data.views import Views
-from ich_mil.errors import ConfigError, DataError, ModelError
+from ich_mil.errors import ConfigError, ModelError
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.counterfactual import Counterfactuals, counterfactuals
 from ich_mil.gp.settings import HeadSettings
@@ -325,20 +325,6 @@ def test_an_ensemble_is_validated_reported_recalibrated_and_triaged(trained, tab
     options = ("--sensitivity", 0.8, "--specificity", 0.8, "--confidence", 0.8)
     assert run("triage", tmp_path / "v", *options) == 0
     assert json.loads((tmp_path / "v" / "triage.json").read_text())["model_weights"] == own.provenance.weights
-
-
-def test_tables_that_do_not_fit_are_refused_before_anything_is_fitted(tables, tmp_path):
-    for k in range(3):
-        table = pd.read_csv(tables / f"a{k}.csv")
-        table.assign(bag_label=table.bag_label.where(table.bag_name != "s0-2", int(k == 2))).to_csv(
-            tmp_path / f"a{k}.csv", index=False
-        )
-    config = replace(config_of(tables, tmp_path / "run"), external=None)
-    with pytest.raises(DataError, match=r"a2\.csv: its labels are not those of .*a0\.csv"):
-        train_ensemble(
-            replace(config, train=SetSettings("features", str(tmp_path / "a{member}.csv"))), resume=False
-        )
-    assert not config.out.exists()
 
 
 @pytest.mark.slow

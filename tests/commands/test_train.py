@@ -25,7 +25,6 @@ from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.gp.calibration import platt
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.ranks import Ranks
 from ich_mil.training.set_settings import SetSettings
 from ich_mil.training.settings import TrainingSettings
 from tests import phantoms
@@ -121,24 +120,6 @@ def test_an_external_set_of_training_patients_is_refused_before_the_cnn_is_train
     assert not (config.out / "run.json").exists()
 
 
-def test_the_external_set_is_prepared_once(config, sites, tmp_path, monkeypatch):
-    apart = replace(config, external=SetSettings("rsna", str(sites / "other")), prepared=tmp_path / "apart")
-    names, prepare_set = [], module.prepare_set
-    monkeypatch.setattr(
-        module,
-        "prepare_set",
-        lambda one, name, *a, **k: (names.append(name), prepare_set(one, name, *a, **k))[1],
-    )
-    write_features(tmp_path / "f.csv", 8, 0)
-    features = read_feature_csv(tmp_path / "f.csv")
-    monkeypatch.setattr(module, "_cnn_features", lambda *_: features)
-    monkeypatch.setattr(module, "fit_head", lambda *_: None)
-    external = train(apart, resume=False)
-    assert external.root == sites / "other"
-    assert train(replace(apart, out=tmp_path / "next"), resume=False, external=external) is external
-    assert names == ["external"]
-
-
 def test_a_finished_cnn_is_not_trained_again_and_sees_all_scans(config, told, monkeypatch):
     begin(config)
     told.clear()
@@ -153,17 +134,6 @@ def test_a_finished_cnn_is_not_trained_again_and_sees_all_scans(config, told, mo
     wanted = extract_features(load_cnn(config.out), prepared, list(prepared.scans.index))
     assert sorted(features.scans) == sorted(wanted.scans)
     assert torch.equal(features.x, wanted.select(features.scans).x)
-
-
-def test_ranks_beside_the_first_read_its_files_and_write_nothing(config, told, monkeypatch):
-    config = replace(config, head=replace(HEAD, calibration="none"))
-    begin(config)
-    made = {path: path.read_bytes() for path in config.out.rglob("*") if path.is_file()}
-    monkeypatch.setattr(Ranks, "first", False)
-    monkeypatch.setattr(module, "prepare_training", lambda *_, **__: pytest.fail("prepares what is prepared"))
-    monkeypatch.setattr(module, "fit_cnn", lambda *_, **__: AttentionCnn(ENCODER, CNN).eval())
-    train(config, resume=False)
-    assert {path: path.read_bytes() for path in config.out.rglob("*") if path.is_file()} == made
 
 
 def test_a_run_does_not_resume_where_labels_have_changed(config, told, sites, tmp_path):

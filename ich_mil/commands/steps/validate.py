@@ -4,7 +4,7 @@ In: a trained model and labelled scans. Out, in a folder per set: `metrics.csv`,
 `predictions.json`. The table of metrics is printed. Pages are in `ich_mil.commands.steps.report`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -71,23 +71,6 @@ class MeasuredSet:
     def scans(self) -> pd.DataFrame:
         """Table with one row per scan: index `scan`; at least columns patient, label, content."""
         return self.features.table if self.prepared is None else self.prepared.scans.loc[self.features.scans]
-
-    def predict(self, model: TrainedModel) -> Predictions:
-        """Predictions of the scans; errors name the source."""
-        with named(self.source):
-            return model.predict(self.views)
-
-    def metrics(self, rows: Sequence[Scores], *, seed: int, resamples: int) -> pd.DataFrame:
-        """Table of metrics of these scores (`ich_mil.evaluate.result_table.evaluate`)."""
-        return evaluate(
-            rows,
-            labels=self.features.labels.numpy(),
-            patients=self.features.patients,
-            offsets=self.features.offsets.numpy(),
-            slice_labels=self.features.slice_labels.numpy(),
-            seed=seed,
-            resamples=resamples,
-        )
 
 
 @dataclass(frozen=True)
@@ -237,7 +220,16 @@ def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> Evaluation:
     with named(one.source):
         predictions, explained = model.explain(one.views)
     rows = score_rows(model, one.features, predictions)
-    table = one.metrics(rows, seed=model.seed, resamples=model.bootstrap)
+    features = one.features
+    table = evaluate(
+        rows,
+        labels=features.labels.numpy(),
+        patients=features.patients,
+        offsets=features.offsets.numpy(),
+        slice_labels=features.slice_labels.numpy(),
+        seed=model.seed,
+        resamples=model.bootstrap,
+    )
     results = make_results(
         one.features,
         predictions,
