@@ -20,8 +20,8 @@ from pydicom.uid import CTImageStorage, generate_uid
 
 from benchmarks.record import command_line, record, seconds, spread, table
 from ich_mil.cli import train_main
-from ich_mil.commands.pages import Shown, show_folder
-from ich_mil.commands.predict import Predictor
+from ich_mil.commands.steps.pages import Shown, show_folder
+from ich_mil.commands.steps.predict import Predictor
 from ich_mil.synthetic.data_sets import SITE_A, make_phantom, write_rsna
 from ich_mil.synthetic.encoding import ENCODINGS, make_image, save_image
 

@@ -1,299 +1,169 @@
-"""Arguments of the commands of `ich-mil`.
+"""The application `ich-mil`, and what its commands share: types of arguments, checks, settings as options."""
 
-Commands with a configuration (`WITH_SETTINGS`) read their options as its fields (`ich_mil.settings`) and are
-only listed here.
-"""
-
-import argparse
-import math
-import re
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import CompletionItem, TyperCommand
 
 from ich_mil import __version__
-from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import ConfigError
-from ich_mil.progress import printable
-from ich_mil.runs.folder import BUNDLED
-from ich_mil.settings import did_you_mean, settings_parser
 
-LABELLED = ("rsna", "cq500", "folder")
-GUARANTEE: dict[str, Any] = {
-    "sensitivity": 0.95,
-    "specificity": 0.95,
-    "confidence": 0.9,
-    "method": "risk_control",
-}
-"""Defaults of `triage`."""
-WITH_SETTINGS = {
-    "run": "prepare, train, validate and report, by a configuration file or the name of a shipped one",
-    "train": "prepare, train the CNN and fit the head",
-    "grid": "fit a grid of heads to one feature table",
-    "reproduce": "run a benchmark protocol, given by name or file; without one, list the protocols",
-    "serve": "run a DICOM node that predicts received studies",
-}
-"""Commands with a configuration, and their help."""
-EXAMPLES = {
-    "": "ich-mil predict /path/to/head_ct\nich-mil COMMAND --help",
-    "prepare": "ich-mil prepare /data/rsna --layout rsna --out data/prepared",
-    "labels-template": "ich-mil labels-template /data/site",
-    "run": "ich-mil run demo\nich-mil run my.yaml --head.beta 1.5 --out checkpoints/other\n"
-    "ich-mil run my.yaml --resume",
-    "train": "ich-mil train --config my.yaml --head.beta 1.5 --out checkpoints/other\n"
-    "ich-mil train --config my.yaml --resume",
-    "grid": "ich-mil grid --config grid_features --jobs 2",
-    "reproduce": "ich-mil reproduce\nich-mil reproduce digits --jobs 2\nich-mil reproduce my_protocol.yaml",
-    "serve": "ich-mil serve --config node.yaml",
-    "predict": "ich-mil predict /path/to/head_ct\nich-mil predict export --model checkpoints/demo --dicom",
-    "validate": "ich-mil validate /data/site --layout folder --model headct-base",
-    "recalibrate": "ich-mil recalibrate /data/site --layout folder --model checkpoints/a --out checkpoints/b",
-    "ensemble": "ich-mil ensemble checkpoints/a checkpoints/b --out checkpoints/joined",
-    "triage": "ich-mil triage validations/site --sensitivity 0.98\n"
-    "ich-mil triage predictions/new --apply validations/site/triage.json",
-    "subtype": "ich-mil subtype validations/site --kinds kinds.csv --out checkpoints/kinds",
-    "drift": "ich-mil drift predictions/new --reference headct-base",
-    "report": "ich-mil report checkpoints/demo",
-    "reports": "ich-mil reports reports.csv --out labels --text-column findings",
-}
-"""Command lines shown at the end of the help of a command; '' is `ich-mil` itself."""
+if TYPE_CHECKING:
+    from ich_mil.multimodal.extras import ExtraSources
+
+SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""Context of a command that takes settings as options, in `typer.Context.args`."""
 
 
-def examples(command: str) -> str:
-    """The last paragraph of the help of a command."""
-    lines = "\n".join(f"  {line}" for line in EXAMPLES[command].splitlines())
-    return f"examples:\n{lines}"
+def examples(*lines: str) -> str:
+    """The last paragraph of a help page; the first character keeps its lines."""
+    return "\n".join(["\b", "examples:", *(f"  {line}" for line in lines)])
 
 
-class _Parser(argparse.ArgumentParser):
-    """Parser that suggests the closest command or option for a mistyped one."""
-
-    words: Sequence[str] = ()
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        self.words = list(args or ())
-        given, rest = super().parse_known_args(args, namespace)
-        if rest:  # a command's own options are known here, not in the parser of all commands
-            self.error(f"unrecognized arguments: {' '.join(rest)}")
-        return given, rest
-
-    def error(self, message: str) -> NoReturn:
-        if choice := re.search(r"invalid choice: '(.*?)' \(", message):
-            known = [str(one) for action in self._actions for one in action.choices or ()]
-            message += did_you_mean(choice[1], known)
-        else:
-            options = [one for one in self._option_string_actions if one.startswith("--")]
-            for word in (word.split("=")[0] for word in self.words if word.startswith("--")):
-                if not any(one.startswith(word) for one in options) and (near := did_you_mean(word, options)):
-                    message += f"; {word}{near}"
-        super().error(printable(message))  # a pattern such as * can name any file
+app = typer.Typer(
+    name="ich-mil",
+    help="Intracranial hemorrhage in head CT, with uncertainty.",
+    epilog=examples("ich-mil predict /path/to/head_ct", "ich-mil COMMAND --help"),
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
 
 
-class _Completion(argparse.Action):
-    """Print a completion script, with the settings of the commands that have a configuration, and exit."""
-
-    def __call__(self, parser: Any, _: Any, shell: Any, option: Any = None) -> None:
-        try:
-            import shtab
-        except ImportError as error:
-            raise ConfigError("completion needs shtab: pip install 'ich-mil[completion]'") from error
-        from ich_mil.config import GridConfig, RunConfig
-        from ich_mil.reproduce.protocol import ProtocolConfig
-        from ich_mil.serve.settings import ServeSettings
-
-        kinds = {"run": RunConfig, "train": RunConfig, "grid": GridConfig}
-        kinds |= {"reproduce": ProtocolConfig, "serve": ServeSettings}
-        commands: dict[str, Any] = next(one.choices for one in parser._actions if one.dest == "command")
-        commands |= {name: settings_parser(kind, program=f"ich-mil {name}") for name, kind in kinds.items()}
-        for action in (one for command in commands.values() for one in command._actions):
-            if action.type is Path or action.dest == "config":
-                action.complete = shtab.FILE
-        print(shtab.complete(parser, shell))
-        parser.exit()
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"ich-mil {__version__}")
+        raise typer.Exit
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Parser of all commands; the result has the name of the command as `command`."""
-    plain = argparse.RawDescriptionHelpFormatter
-    parser = _Parser(
-        prog="ich-mil",
-        description="Intracranial hemorrhage in head CT, with uncertainty.",
-        epilog=examples(""),
-        formatter_class=plain,
-    )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
-    parser.add_argument(
-        "--print-completion",
-        action=_Completion,
-        choices=("bash", "zsh", "tcsh"),
-        default=argparse.SUPPRESS,
-        help="print the completion script of a shell, then exit",
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
-    def command(name: str, *, help: str) -> argparse.ArgumentParser:
-        return commands.add_parser(
-            name, help=help, description=help, epilog=examples(name), formatter_class=plain
-        )
-
-    prepare = command("prepare", help="convert DICOM files to a prepared set of HU volumes")
-    prepare.add_argument("root", type=Path, nargs="?", help="folder with the DICOM files")
-    prepare.add_argument("--layout", choices=(*LABELLED, "slices", "unlabelled"))
-    prepare.add_argument("--out", type=Path, required=True, help="folder of the prepared set")
-    prepare.add_argument(
-        "--thickness",
-        type=_millimetres,
-        default=AVERAGE_TO_MM,
-        help="slice thickness in mm to average thin slices to (default %(default)s); 0: no averaging",
-    )
-    prepare.add_argument(
-        "--window",
-        nargs=2,
-        type=float,
-        metavar=("LEVEL", "WIDTH"),
-        help="window of 8-bit pictures in HU (layout slices)",
-    )
-    prepare.add_argument("--explain", metavar="SCAN", help="explain how SCAN was prepared, then exit")
-
-    template = command("labels-template", help="write the table of labels to fill in")
-    template.add_argument(
-        "root", type=Path, help="folder with the DICOM files; labels.csv is written into it"
-    )
-
-    for name, what in WITH_SETTINGS.items():
-        command(name, help=what)
-
-    predict = command("predict", help="predict new studies: probabilities, pages, DICOM results")
-    predict.add_argument("root", type=Path, help="a study, or a folder with several")
-    predict.add_argument("--model", type=Path, default=BUNDLED, help="a run; default: bundled %(default)s")
-    predict.add_argument("--out", type=Path, help="default: predictions/<name of the folder>")
-    predict.add_argument(
-        "--triage", type=Path, metavar="T.json", help="apply the thresholds of 'ich-mil triage'"
-    )
-    predict.add_argument(
-        "--kinds", type=Path, metavar="DIR", help="add the kinds of bleed of 'ich-mil subtype'"
-    )
-
-    validate = command("validate", help="measure a model on a labelled set it was not trained on")
-    validate.add_argument("--out", type=Path, help="default: validations/<name of the folder>")
-    recalibrate = command("recalibrate", help="recalibrate a model on labelled scans of a site")
-    recalibrate.add_argument("--out", type=Path, required=True, help="folder of the new run")
-    for labelled in (validate, recalibrate):
-        labelled.add_argument("root", type=Path, help="folder with the DICOM files, or a feature file")
-        labelled.add_argument("--layout", choices=(*LABELLED, "features"), required=True)
-        labelled.add_argument("--model", type=Path, required=True, help="folder of a run")
-        labelled.add_argument(
-            "--column",
-            dest="columns",
-            type=_column,
-            action="append",
-            default=[],
-            metavar="OURS=THEIRS",
-            help="a column that is called otherwise in a feature file: bag_name=slide_id; may be repeated",
-        )
-
-    ensemble = command("ensemble", help="join finished runs to one model with pooled predictions")
-    ensemble.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folder of a run")
-    ensemble.add_argument("--out", type=Path, required=True, help="folder of the new model")
-    ensemble.add_argument("--skip-failed", action="store_true", help="skip runs that cannot be loaded")
-
-    triage = command("triage", help="compute or apply thresholds that guarantee a sensitivity")
-    triage.add_argument("--apply", type=Path, metavar="TRIAGE", help="apply these thresholds")
-    triage.add_argument("--labels", type=Path, help="table of labels; default: stored labels")
-    for name in ("sensitivity", "specificity", "confidence"):
-        triage.add_argument(f"--{name}", type=_share, help=f"guaranteed (default {GUARANTEE[name]})")
-    triage.add_argument(
-        "--method", choices=("risk_control", "conformal"), help=f"default: {GUARANTEE['method']}"
-    )
-    triage.add_argument("--out", type=Path, help="default: triage.json or decisions.csv in the folder")
-
-    subtype = command("subtype", help="fit models of the kinds of bleed to predicted scans")
-    subtype.add_argument(
-        "--kinds", type=Path, required=True, help="CSV: column scan, and a 0/1 column per kind"
-    )
-    subtype.add_argument(
-        "--model", type=Path, default=BUNDLED, help="the model that predicted them (default %(default)s)"
-    )
-    subtype.add_argument("--out", type=Path, required=True, help="folder to write, for 'predict --kinds'")
-
-    drift = command("drift", help="test whether predicted scans differ from the training scans")
-    drift.add_argument(
-        "--reference", type=Path, required=True, metavar="RUN", help="the model that predicted them"
-    )
-    drift.add_argument(
-        "--rate", type=_share, default=0.05, help="largest false-alarm rate (default %(default)s)"
-    )
-    for predicted in (triage, subtype, drift):
-        predicted.add_argument("folder", type=Path, help="predictions: the folder of 'predict' or 'validate'")
-
-    report = command("report", help="rewrite the report of a run, or the pages of predictions")
-    report.add_argument("folder", type=Path, help="folder of a validated run, or of 'predict'")
-
-    reports = command("reports", help="extract scan labels, evidence and key terms from radiology reports")
-    reports.add_argument("source", type=Path, metavar="REPORTS", help="CSV, Excel, or a folder of reports")
-    reports.add_argument(
-        "--seeds", nargs="+", metavar="WORD", help="known key terms for blood (default: hemorrhage hematoma)"
-    )
-    reports.add_argument("--out", type=Path, required=True, help="folder of the results and corrections.csv")
-    for name, what in (("report", "ids"), ("text", "texts"), ("scan", "scans; where missing, the ids are")):
-        reports.add_argument(
-            f"--{name}-column", default=name, help=f"column of a table with {what} (default %(default)s)"
-        )
-    reports.add_argument(
-        "--uncertain",
-        choices=("leave-out", "positive", "negative"),
-        default="leave-out",
-        help="label of scans with uncertain reports (default %(default)s)",
-    )
-
-    for shows in (predict, report):
-        shows.add_argument("--dicom", action="store_true", help="write DICOM results of predictions too")
-        shows.add_argument("--names", action="store_true", help="show names and other DICOM texts on pages")
-    for reads in (prepare, predict, validate, recalibrate):
-        reads.add_argument(
-            "--jobs", type=_jobs, default="0", help="worker processes; 0 (default): one per core"
-        )
-        reads.add_argument(
-            "--contrast-words", type=Path, metavar="CSV", help="phrases of the site: columns phrase,meaning"
-        )
-    for takes in (predict, validate, recalibrate):
-        own = takes.add_argument_group("inputs beside the slices, of a model with head.family multimodal")
-        own.add_argument(
-            "--requests", type=Path, help="CSV scan,text, or a folder of texts from before the scan"
-        )
-        own.add_argument("--reports", type=Path, help="the same, of texts that may state the result")
-        own.add_argument(
-            "--covariates", type=Path, help="CSV: scan, and a column per covariate; header: age and sex"
-        )
-    return parser
+@app.callback()
+def _of_all(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Intracranial hemorrhage in head CT, with uncertainty."""
 
 
-def _jobs(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number from 0 up, got {text!r}")
+def share(value: float | None) -> float | None:
+    """Callback of an option: a number between 0 and 1."""
+    if value is not None and not 0 < value < 1:
+        raise typer.BadParameter(f"must be a number between 0 and 1, got {value}")
+    return value
+
+
+Studies = Annotated[Path, typer.Argument(exists=True, help="A study, or a folder with several.")]
+Predictions = Annotated[Path, typer.Argument(help="The folder of 'predict' or 'validate'.")]
+Model = Annotated[Path, typer.Option(metavar="RUN", help="Folder of a run, or headct-base.")]
+Jobs = Annotated[int, typer.Option(min=0, help="Worker processes; 0: one per core.")]
+ContrastWords = Annotated[
+    Path | None,
+    typer.Option(exists=True, metavar="CSV", help="Phrases of the site: columns phrase,meaning."),
+]
+Dicom = Annotated[bool, typer.Option("--dicom", help="Write DICOM results of predictions too.")]
+Names = Annotated[bool, typer.Option("--names", help="Show names and other DICOM texts on pages.")]
+Columns = Annotated[
+    list[str],
+    typer.Option(
+        metavar="OURS=THEIRS",
+        help="A column that is called otherwise in a feature file, as bag_name=slide_id; may be repeated.",
+    ),
+]
+Requests = Annotated[
+    Path | None,
+    typer.Option(help="Multimodal head: CSV scan,text, or a folder of texts, from before the scan."),
+]
+Reports = Annotated[
+    Path | None, typer.Option(help="Multimodal head: the same, of texts that may state the result.")
+]
+Covariates = Annotated[
+    Path | None,
+    typer.Option(help="Multimodal head: CSV scan and a column per covariate; 'header': age and sex."),
+]
+
+
+def workers(jobs: int) -> int:
+    """Number of worker processes; for 0 the number of cores that this process may use."""
     from joblib import cpu_count
 
-    return int(text) or cpu_count()
+    return jobs or int(cpu_count())
 
 
-def _column(text: str) -> tuple[str, str]:
-    ours, equal, theirs = text.partition("=")
-    if not (equal and theirs):
-        raise argparse.ArgumentTypeError(f"must be OURS=THEIRS, got {text!r}")
-    return ours, theirs
+def renamed(columns: Sequence[str], layout: Any) -> dict[str, str]:
+    """Names of columns in a feature file by our names. `ConfigError`: no pair, or no column of ours."""
+    from ich_mil.training.set_settings import check_columns
+
+    pairs = dict(pair.partition("=")[::2] for pair in columns)
+    if wrong := [name for name, theirs in pairs.items() if not theirs]:
+        raise ConfigError(f"--column: must be OURS=THEIRS, got {wrong[0]!r}")
+    try:
+        check_columns(pairs, layout)
+    except ValueError as error:
+        raise ConfigError(f"--column: {error}") from error
+    return pairs
 
 
-def _millimetres(text: str) -> float:
-    return _number(text, "of mm from 0 up", lambda value: 0 <= value < math.inf)
+def extra_sources(requests: Path | None, reports: Path | None, covariates: Path | None) -> "ExtraSources":
+    """Files of the inputs beside the slices. `DataError`: no such file."""
+    from ich_mil.multimodal.extras import ExtraSources
+
+    extras = ExtraSources(requests, reports, covariates)
+    extras.check_paths()
+    return extras
 
 
-def _share(text: str) -> float:
-    return _number(text, "between 0 and 1", lambda value: 0 < value < 1)
+def check_model(model: Path) -> Path:
+    """Check that `model` is the folder of a run, before torch is imported. `ModelError`: it is none."""
+    from ich_mil.runs.folder import read_run, run_folder
+
+    read_run(run_folder(model))
+    return model
 
 
-def _number(text: str, allowed: str, fits: Callable[[float], bool]) -> float:
-    with suppress(ValueError):
-        if fits(value := float(text)):
-            return value
-    raise argparse.ArgumentTypeError(f"must be a number {allowed}, got {text!r}")
+def check_predictions(folder: Path) -> Path:
+    """Check that `folder` is one of predictions. `ConfigError`: it is none."""
+    from ich_mil.runs.folder import PREDICTIONS
+
+    if not (folder / PREDICTIONS).is_file():
+        raise ConfigError(f"{folder}: holds no {PREDICTIONS}; name a folder of 'validate' or 'predict'")
+    return folder
+
+
+def check_out(out: Path, root: Path) -> Path:
+    """Check that `out` is outside of `root` and no run. `ConfigError`: it is not."""
+    from ich_mil.files import check_apart
+    from ich_mil.runs.folder import check_no_run
+
+    check_apart(out, root)
+    check_no_run(out)
+    return out
+
+
+def under_torchrun() -> bool:
+    """Whether this process was started by torchrun."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def with_settings(kind: str) -> type[TyperCommand]:
+    """Class of a command whose help and completion have the settings of `ich_mil.config.<kind>`."""
+
+    class SettingsCommand(TyperCommand):
+        def _lines(self) -> list[str]:
+            from ich_mil import config
+            from ich_mil.settings import help_lines
+
+            return help_lines(getattr(config, kind))
+
+        def format_options(self, ctx: Any, formatter: Any) -> None:
+            super().format_options(ctx, formatter)
+            with formatter.section("Settings, here or in the file"):
+                formatter.write_dl([tuple(line.strip().split(": ", 1)) for line in self._lines()])
+
+        def shell_complete(self, ctx: Any, incomplete: str) -> list[CompletionItem]:
+            names = (line.strip().split(":")[0] for line in self._lines())
+            own = [CompletionItem(name) for name in names if incomplete and name.startswith(incomplete)]
+            return [*super().shell_complete(ctx, incomplete), *own]
+
+    return SettingsCommand

@@ -7,23 +7,50 @@ keys and values out of range are refused. The settings of a component are define
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
-from ich_mil.dicom.series import AVERAGE_TO_MM
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
 from ich_mil.encoders.settings import CnnSettings, EncoderSettings
 from ich_mil.errors import ConfigError
 from ich_mil.files import check_apart, settings_digest
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.multimodal.settings import MultimodalSettings
-from ich_mil.settings import check_least, check_list, check_seeds, read_settings
+from ich_mil.settings import SEEDS, check_list, read_settings
 from ich_mil.training.set_settings import SetSettings
 from ich_mil.training.settings import TrainingSettings
 
+STRICT = ConfigDict(extra="forbid")
+Share = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
 
-@dataclass(frozen=True)
+PLACES = ("out", "prepared", "pages", "jobs", "workers", "logger")
+"""Fields without effect on results, also of `training`: output folders, pages, worker counts and loggers."""
+
+REMOVED: dict[str, Any] = {
+    "thickness_mm": 5.0,
+    **dict.fromkeys(("training.bleeds", "training.controls", "training.warmup_steps"), 0),
+    **{"training.accumulate": 1, "cnn.dropout": 0.3, "cnn.chunk_slices": 256},
+    **dict.fromkeys(("head.logistic_tail", "head.log_h", "head.update")),
+    **{"head.margin_c": 0.5, "head.margin_v": 0.5, "head.chains": 4, "head.burn_in": 500, "head.draws": 500},
+    **{"head.outer": 5, "head.log_z": 0, "head.patience": 10, "head.jitter": 1e-6},
+    **{"head.calibration_folds": 5, "head.smooth_mm": 0.0},
+    **{"multimodal.sweeps": 2000, "multimodal.burn_in": 1000},
+    **{"multimodal.intercept_variance": 16.0, "multimodal.slope_variance": 4.0},
+}
+"""Settings of earlier versions, each with the value that is now the only one. Stored runs have them."""
+
+OF_PREDICTION = ("thickness_mm", "head.smooth_mm")
+"""Those of `REMOVED` that a finished model needs for its predictions; the others only shaped its training."""
+
+
+@dataclass(frozen=True, config=STRICT)
 class SplitSettings:
     """Settings of the split of the training set, by patient.
 
@@ -33,18 +60,18 @@ class SplitSettings:
         file: CSV with columns scan,split, used in place of a random split.
     """
 
-    validation: float = 0.2
-    test: float = 0.0
+    validation: Share = 0.2
+    test: Share = 0.0
     file: Path | None = None
 
     def __post_init__(self) -> None:
-        if not (0 <= self.validation < 1 and 0 <= self.test < 1 and self.validation + self.test < 1):
+        if self.validation + self.test >= 1:
             raise ValueError(
                 f"split: validation and test must sum to less than 1, got {self.validation} and {self.test}"
             )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class GridConfig:
     """Settings of a grid of heads on a feature table: all combinations of settings, folds and seeds.
 
@@ -64,19 +91,20 @@ class GridConfig:
     grid: dict[str, list[bool | int | float | str]]
     head: HeadSettings = field(default_factory=HeadSettings)
     external: SetSettings | None = None
-    folds: int = 5
-    seeds: list[int] = field(default_factory=lambda: [0])
-    jobs: int = 1
+    folds: Count = 5
+    seeds: list[Seed] = field(default_factory=lambda: [0])
+    jobs: Count = 1
+
+    REMOVED: ClassVar[dict[str, Any]] = REMOVED
 
     def __post_init__(self) -> None:
-        check_least(self, jobs=0)
         if any(one.layout != "features" for one in self.sets):
             raise ValueError("a grid needs sets of layout 'features'")
         if any(one.slice_labels for one in self.sets):
             raise ValueError("a grid trains on scan labels; leave out slice_labels")
-        if self.folds < 0 or self.folds == 1:
+        if self.folds == 1:
             raise ValueError(f"folds must be 0 (train on everything) or at least 2, got {self.folds}")
-        check_seeds("seeds", *self.seeds)
+        check_list("seeds", self.seeds)
         if self.head.family == "multimodal" or any(one.has_extras for one in self.sets):
             raise ValueError(
                 "a grid is of Gaussian-process heads on slices; compare multimodal heads by runs"
@@ -120,12 +148,7 @@ class GridConfig:
         return settings_digest({k: v for k, v in (asdict(self) | {"out": ""}).items() if k != "jobs"})
 
 
-PLACES = ("out", "prepared", "pages", "jobs", "workers")
-"""Fields without effect on results: output folders, pages and worker counts. So are `training.workers` and
-`training.logger`."""
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class RunConfig:
     """Configuration of a run.
 
@@ -135,7 +158,6 @@ class RunConfig:
         also: further sets to train on; the scans of all sets are split together.
         external: set to validate on.
         prepared: folder of the prepared sets, with subfolders `train`, `also_1`, `also_2` ... and `external`.
-        thickness_mm: target thickness in mm to which thin slices are averaged; 0: no averaging.
         contrast_words: site-specific CSV with columns phrase,meaning; it overrides the built-in table.
         split: split of the scans to train on.
         encoder: slice encoder and its input images.
@@ -161,7 +183,6 @@ class RunConfig:
     also: list[SetSettings] = field(default_factory=list)
     external: SetSettings | None = None
     prepared: Path = Path("data/prepared")
-    thickness_mm: float = AVERAGE_TO_MM
     contrast_words: Path | None = None
     split: SplitSettings = field(default_factory=SplitSettings)
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
@@ -169,19 +190,20 @@ class RunConfig:
     training: TrainingSettings = field(default_factory=TrainingSettings)
     head: HeadSettings = field(default_factory=HeadSettings)
     multimodal: MultimodalSettings = field(default_factory=MultimodalSettings)
-    members: int = 1
+    members: Positive = 1
     encoders: list[EncoderSettings] = field(default_factory=list)
     start: Path | None = None
-    samples: int = 1000
-    bootstrap: int = 2000
-    pages: int = 50
-    jobs: int = 0
-    seed: int = 0
+    samples: Annotated[int, Field(ge=2)] = 1000
+    bootstrap: Annotated[int, Field(ge=10)] = 2000
+    pages: Count = 50
+    jobs: Count = 0
+    seed: Seed = 0
+
+    REMOVED: ClassVar[dict[str, Any]] = REMOVED
 
     def __post_init__(self) -> None:
-        check_least(self, members=1, samples=2, bootstrap=10, pages=0, jobs=0, thickness_mm=0)
-        for name, seed in (("seed", self.seed), ("head.seed", self.head.seed)):
-            check_seeds(name, *{seed, seed + self.members - 1})
+        if max(self.seed, self.head.seed) + self.members > SEEDS:
+            raise ValueError(f"seed and head.seed of the last member must be below {SEEDS}")
         if self.encoders and self.members == 1:
             raise ValueError("encoders is for the members of an ensemble; name one network's in encoder")
         if not any(one.networks for one in self.training_sets.values()):

@@ -16,13 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-import numpy as np
-from filelock import FileLock, Timeout
-
 from ich_mil.errors import ConfigError, DataError, DiskFullError
 from ich_mil.progress import say
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 
@@ -90,6 +88,8 @@ def alone(folder: Path, *, doing: str) -> Iterator[None]:
     Raises:
         DataError: another process has locked the folder, or it cannot be written.
     """
+    from filelock import FileLock, Timeout  # imports asyncio
+
     path = folder / ".lock"
     created = [each for each in (path, folder, *folder.parents) if not each.exists()]
     lock = FileLock(path, timeout=0, thread_local=False)
@@ -132,8 +132,10 @@ def remove_leftovers(*folders: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def write_array(path: Path, array: np.ndarray) -> None:
+def write_array(path: Path, array: "np.ndarray") -> None:
     """Write `array` as a .npy file. Unlike `np.save`, this keeps the error number of a full disk."""
+    import numpy as np
+
     array = np.ascontiguousarray(array)
     with whole_file(path) as temporary, temporary.open("wb") as file:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))

@@ -75,21 +75,19 @@ def _report(kind: type[BaseException], error: BaseException, trace: TracebackTyp
 
 def _machine_trouble(error: Exception) -> str:
     """Message for an error of the machine (memory, disk, permissions); '' for other errors."""
-    text = str(error)
-    first = text.splitlines()[0] if text else ""
     if isinstance(error, BrokenExecutor):
         return (
             "a worker process was killed (out of memory, or by a decoder); run the same command with fewer "
             "--jobs, finished work is kept"
         )
-    # matched by text: torch is not imported here, and has no error class for CPU memory
-    if "CUDA out of memory" in text:
+    detail = f" ({text.splitlines()[0]})" if (text := str(error)) else ""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(error, torch.OutOfMemoryError):
         return (
-            f"the GPU is out of memory ({first}); end other programs on it, or set "
-            "CUDA_VISIBLE_DEVICES= to use the CPU, and run the same command again"
+            f"the GPU is out of memory{detail}; end other programs on it, or set CUDA_VISIBLE_DEVICES= to "
+            "use the CPU, and run the same command again"
         )
-    if isinstance(error, MemoryError) or "DefaultCPUAllocator: can't allocate memory" in text:
-        detail = f" ({first})" if first else ""
+    if isinstance(error, MemoryError):
         return f"out of memory{detail}; lower --jobs and training.workers, or use a machine with more memory"
     if not isinstance(error, OSError) or error.errno not in MACHINE:
         return ""

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import TypeVar
 
-from tqdm import tqdm
-
 T = TypeVar("T")
 PLAIN_SECONDS = 15.0
 """Shortest time between two progress lines where the output is not a terminal."""
@@ -52,6 +50,8 @@ def progress(
 ) -> Iterator[T]:
     """Yield `items` and report progress: `total` units of the work `what`, `weight(item)` units per item."""
     if sys.stderr.isatty():
+        from tqdm import tqdm
+
         with tqdm(total=total, desc=printable(what), unit=unit, leave=False) as bar:
             for item in items:
                 yield item

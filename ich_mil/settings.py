@@ -1,27 +1,26 @@
-"""Typed settings from YAML files and the command line.
+"""Typed settings from YAML files and the command line, checked by pydantic.
 
-In: command-line arguments such as `--config FILE --head.beta 1.5`. Out: an instance of a dataclass. Unknown
-keys and values out of range raise a `ConfigError` of one line.
+In: words such as `--config FILE --head.beta 1.5`, or plain values of a stored file. Out: an instance of a
+dataclass. An unknown name, a wrong type or a value out of range is an error of one line.
 """
 
-import argparse
+import inspect
 import json
 import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
-
-import yaml
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ich_mil.errors import ConfigError
+from ich_mil.yaml_files import load_yaml, read_yaml
 
 if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
+    from pydantic import ValidationError
 
 C = TypeVar("C")
 
@@ -31,10 +30,7 @@ PROTOCOL = "protocol_"
 """Start of the names of shipped benchmark protocols."""
 SEEDS = 2**32
 """Upper bound of seeds, exclusive: the limit of scikit-learn."""
-YAML_NODES, YAML_DEPTH, YAML_TEXT = 10_000, 20, 4096
-"""Limits of a YAML text: values with aliases written out, levels, characters of a value."""
-NO_CODE = "code to import, which no setting does; write the settings themselves"
-"""Reason for the refusal of classes, which jsonargparse accepts in place of settings, and would import."""
+IN_A_FILE = "settings stand in a file, such as those in configs/: --config FILE"
 
 
 def check_seeds(name: str, *seeds: int) -> None:
@@ -126,128 +122,171 @@ def check_about(path: Path, about: Mapping[str, Any]) -> None:
         raise ConfigError(f"{path.parent}: holds results of other settings or data; choose another --out")
 
 
-def _check_size(text: str) -> None:
-    """Raise `ValueError` for a YAML text beyond the limits; no object is built, an alias counts in full."""
-    sizes: dict[str, int] = {}  # number of nodes of each anchor
-    opened: list[tuple[str, int]] = []  # anchor, and number of nodes before it
-    nodes = 0
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
-        assert event.start_mark is not None  # only events made by hand have none
-        line, anchor = event.start_mark.line + 1, getattr(event, "anchor", None) or ""
-        if isinstance(event, yaml.AliasEvent):
-            if anchor in dict(opened):
-                raise ValueError(f"line {line}: *{anchor} refers to itself; write out what is meant")
-            nodes += sizes.get(anchor, 1)
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = opened.pop()
-            sizes[anchor] = nodes - before
-        elif isinstance(event, yaml.NodeEvent):
-            opened += [(anchor, nodes)] if isinstance(event, yaml.CollectionStartEvent) else []
-            nodes += 1
-            sizes[anchor] = 1
-        if nodes > YAML_NODES or len(opened) > YAML_DEPTH or len(getattr(event, "value", "")) > YAML_TEXT:
-            raise ValueError(
-                f"line {line}: is more than settings need: at most {YAML_NODES:,} values, {YAML_DEPTH} "
-                f"levels, {YAML_TEXT:,} characters a value"
-            )
+class Setting(NamedTuple):
+    """A field of a dataclass of settings: its type, its default as text ('' if required), its description."""
+
+    hint: Any
+    default: str
+    help: str
 
 
-def _check_names(node: yaml.Node | None) -> None:
-    """Raise `ValueError` for a key that is there twice, of which PyYAML keeps the last, or a `class_path`."""
-    lines: dict[str, int] = {}
-    for part in node.value if isinstance(node, yaml.CollectionNode) else ():
-        if isinstance(part, tuple):
-            name, part = part
-            key, line = str(name.value), name.start_mark.line + 1
-            if key in lines:
-                raise ValueError(f"{key!r} stands twice, in lines {lines[key]} and {line}; leave one")
-            if key.rpartition(".")[2] == "class_path":
-                raise ValueError(f"line {line}: {key} names {NO_CODE}")
-            lines[key] = line
-        _check_names(part)
+def describe(kind: type, prefix: str = "") -> dict[str, Setting]:
+    """All settings of a dataclass by dotted name, with those of dataclasses within, not of lists of them."""
+    texts = re.findall(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", inspect.getdoc(kind) or "", re.M)
+    helps = {name: " ".join(text.split()) for name, text in texts}
+    hints, settings = get_type_hints(kind), {}
+    for name, default in ((field.name, _default(field)) for field in fields(kind)):
+        within = [part for part in _alternatives(hints[name]) if is_dataclass(part)]
+        settings[prefix + name] = Setting(hints[name], "" if within else default, helps.get(name, ""))
+        for part in within:
+            assert isinstance(part, type)
+            settings |= describe(part, f"{prefix}{name}.")
+    return settings
 
 
-def _load_yaml(text: str) -> Any:
-    """Parse a YAML text, a file or a value, after its checks."""
-    from jsonargparse import get_loader
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    """The types of a union; a type by itself."""
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
-    _check_size(text)
-    _check_names(yaml.compose(text, yaml.SafeLoader))
-    return get_loader("yaml")(text)
+
+def _default(field: "Field[Any]") -> str:
+    if field.default_factory is not MISSING:
+        return str(field.default_factory())
+    return "" if field.default in (MISSING, None) else str(field.default)
+
+
+def build(kind: type[C], values: Any) -> C:
+    """Make a dataclass, and dataclasses within, from plain values; strict: no text becomes a number.
+
+    Raises:
+        ValueError: an unknown, missing or wrong field; one line that names it.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
+    if not hasattr(kind, "__pydantic_config__"):  # a dataclass of the standard library
+        setattr(kind, "__pydantic_config__", {"extra": "forbid"})  # noqa: B010
+    try:
+        text = json.dumps(values, default=str)  # JSON has lists for tuples, and text for paths
+        made: C = TypeAdapter(kind).validate_json(text, strict=True)
+        return made
+    except ValidationError as error:
+        raise ValueError(_line(error, describe(kind))) from error
+    except RecursionError:
+        raise ValueError("is nested too deep") from None
+
+
+def _line(error: "ValidationError", known: Mapping[str, Setting]) -> str:
+    """The first error of pydantic as one line: field, what is allowed, what came."""
+    errors = error.errors(include_url=False)
+    kind, value, place = errors[0]["type"], errors[0]["input"], errors[0]["loc"]
+    name = ".".join(map(str, place))
+    if kind == "value_error":  # of a check of ours
+        said = " ".join(str(errors[0]["ctx"]["error"]).split())
+        return said if name.rpartition(".")[2] in said else f"{name}: {said}"
+    if kind == "unexpected_keyword_argument":
+        return f"{name} is no setting{did_you_mean(name, known)}"
+    if kind == "missing":
+        return f"{name} is missing"
+    alike = [one for one in errors if one["loc"][:-1] == place[:-1] and one["input"] == value]
+    if len(alike) > 1 and name not in known:  # a union: each of its types has an error
+        name = ".".join(map(str, place[:-1]))
+    allowed = "; or ".join(dict.fromkeys(one["msg"] for one in alike))
+    return f"{name or 'the settings'}: {allowed}, got {value!r:.80}"
+
+
+def drop_removed(
+    values: Any, removed: Mapping[str, Any], kind: type, *, any_value: Iterable[str] = ()
+) -> None:
+    """Take settings of earlier versions out of plain values of `kind`.
+
+    `removed` has the value of each that changes nothing, by dotted name.
+
+    Raises:
+        ValueError: a removed setting, other than those of `any_value`, has another value.
+    """
+    free = {*any_value}
+    known = describe(kind)
+    for name, neutral in removed.items():
+        *groups, last = name.split(".")
+        inside = [values]
+        for group in groups:
+            inside = [one.get(group) for one in inside if isinstance(one, dict)]
+            inside = [part for one in inside for part in (one if isinstance(one, list) else [one])]
+        for one in inside:
+            if name in known or not isinstance(one, dict) or last not in one:
+                continue
+            if (value := one.pop(last)) != neutral and name not in free:
+                raise ValueError(
+                    f"{name} was removed (CHANGELOG.md) and cannot be {value!r:.40}; leave it out"
+                )
 
 
 def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ich-mil", more: str = "") -> C:
     """Read a dataclass of settings from `--config FILE` and overrides, as on the command line.
 
-    FILE may be the name of a shipped configuration (`config_file`). `program` is the name of the command in
-    `--help`, `more` its last paragraph.
+    FILE may be the name of a shipped configuration (`config_file`). `--help` prints the settings and ends;
+    `program` is the name of the command in it, `more` its last paragraph.
 
     Raises:
-        ConfigError: unknown key, key given twice, wrong type, value out of range, missing field or file;
-            one line.
+        ConfigError: unknown or repeated name, wrong type, value out of range, missing field or file; one
+            line.
     """
-    from jsonargparse import ArgumentError  # takes half a second, and the checks above are used without
-
-    arguments = _with_files(arguments)
-    words = [part for word in arguments for part in (word.split("=", 1) if word[:2] == "--" else [word])]
-    files = [value for name, value in pairwise(words) if name == "--config"]
-    parser = settings_parser(kind, program=program, more=more)
+    if "--help" in arguments:
+        lines = [f"usage: {program} [--config FILE] [--NAME VALUE ...]", "", *help_lines(kind), "", more]
+        print("\n".join(lines).rstrip())
+        raise SystemExit(0)
+    options = _options(arguments)
+    file = options.pop("config", None)
+    sources = [] if file is None else [str(path := config_file(file))]
+    sources += [f"--{name}" for name in options]
+    known = describe(kind)
     try:
-        made = parser.instantiate(parser.parse_args(arguments))
-        return kind(**{one.name: getattr(made, one.name) for one in fields(cast(Any, kind))})
-    except (ArgumentError, ValueError, TypeError, OverflowError) as error:
-        # the message starts with the files and options that the settings come from
-        given = [*files]
-        given += [word for word in words if word[:2] == "--" and word != "--config"]
-        told = " ".join(str(error).split())
-        if "import path denylist" in told:
-            told = f"names {NO_CODE}"
-        elif told.startswith("Unexpected config:"):  # jsonargparse, for a file without a mapping
-            told = "holds no settings; write lines 'name: value' as the files in configs/ do"
-        elif "argument after ** must be a mapping" in told:  # Python, for a list
-            told = "a list stands where settings have names; write lines 'name: value' below 'head:', say"
-        elif isinstance(error, UnicodeDecodeError):
-            told = "is no UTF-8 text; save it in UTF-8"
-        elif unknown := _UNKNOWN.search(told):
-            name = ".".join(filter(None, unknown.groups()))
-            told += did_you_mean(name, (action.dest for action in parser._actions))
-        if not files and "arguments" in told:  # argparse: required or unrecognized arguments
-            told = f"{told}; settings stand in a file, such as those in configs/: --config FILE"
-        raise ConfigError(f"{', '.join(given)}: {told}" if given else told) from error
+        values = {} if file is None else read_yaml(path)
+        for name, text in options.items():
+            _override(values, name, text, known)
+        drop_removed(values, getattr(kind, "REMOVED", {}), kind)
+        return build(kind, values)
+    except ValueError as error:
+        remedy = "" if file else f"; {IN_A_FILE}"
+        raise ConfigError(f"{', '.join(sources) or program}: {error}{remedy}") from error
 
 
-_UNKNOWN = re.compile(
-    r"unrecognized arguments: --([\w.-]+)"
-    r"|Group '(.+?)' does not accept option '(.+?)'"
-    r"|Option '(.+?)' is not accepted"
-)
-"""Messages of argparse and jsonargparse about an unknown setting."""
+def help_lines(kind: type) -> list[str]:
+    """A line for each setting: its name, description and default."""
+    return [
+        f"  --{name}: {setting.help}{f' [default: {setting.default}]' if setting.default else ''}"
+        for name, setting in describe(kind).items()
+        if not any(map(is_dataclass, _alternatives(setting.hint)))
+    ]
 
 
-def settings_parser(kind: type, *, program: str = "ich-mil", more: str = "") -> "ArgumentParser":
-    """Parser of `--config FILE` and the fields of a dataclass; arguments as in `read_settings`."""
-    from jsonargparse import ArgumentParser, DefaultHelpFormatter, set_loader, set_parsing_settings
-
-    set_parsing_settings(import_path_denylist=["*", "ich_mil.__main__"], import_path_allowlist=["ich_mil"])
-    set_loader("checked", _load_yaml, (yaml.YAMLError,))
-
-    class Help(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
-        """Keeps the lines of `more`."""
-
-    parser = ArgumentParser(
-        prog=program, epilog=more, exit_on_error=False, parser_mode="checked", formatter_class=Help
-    )
-    parser.add_argument("--config", action="config", help="YAML file, or the name of a shipped configuration")
-    parser.add_class_arguments(kind)
-    return parser
+def _options(words: Sequence[str]) -> dict[str, str]:
+    """Values by name of `--name value` and `--name=value`."""
+    options: dict[str, str] = {}
+    rest = iter(words)
+    for word in rest:
+        name, equals, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--"):
+            raise ConfigError(f"{word}: unexpected; {IN_A_FILE}")
+        if not equals and (value := next(rest, "")) == "":
+            raise ConfigError(f"--{name}: needs a value")
+        if name in options:
+            raise ConfigError(f"--{name}: stands twice; leave one")
+        options[name] = value
+    return options
 
 
-def _with_files(arguments: Sequence[str]) -> list[str]:
-    """The arguments, with the file of each shipped configuration in place of its name after `--config`."""
-    words = list(arguments)
-    for place, word in enumerate(words):
-        if word.startswith("--config="):
-            words[place] = f"--config={config_file(word.removeprefix('--config='))}"
-        elif word == "--config" and place + 1 < len(words):
-            words[place + 1] = str(config_file(words[place + 1]))
-    return words
+def _override(values: dict[str, Any], name: str, text: str, known: Mapping[str, Setting]) -> None:
+    """Set a value of the command line; the text of a setting that is a text or a path stays as it is."""
+    if name not in known:
+        raise ValueError(f"{name} is no setting{did_you_mean(name, known)}")
+    hint = known[name].hint
+    plain = {*_alternatives(hint)} - {NoneType} <= {str, Path} and text != "null"
+    *groups, last = name.split(".")
+    for group in groups:
+        if values.get(group) is None:
+            values[group] = {}
+        values = values[group]
+        if not isinstance(values, dict):
+            raise ValueError(f"{group} has no settings by name in the file")
+    values[last] = text if plain else load_yaml(text)

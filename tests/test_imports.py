@@ -14,6 +14,7 @@ LAYERS = [
     "errors",
     "progress",
     "guard",
+    "yaml_files",
     "settings",
     "files",
     "model_files",
@@ -24,8 +25,11 @@ LAYERS = [
 ]
 LAYERS += ["convergence", "kernels", "dicom", "synthetic", "data", "reports", "encoders", "gp"]
 LAYERS += ["multimodal", "multikernel", "training", "evaluate", "config", "runs", "report"]
-LAYERS += ["commands", "serve", "reproduce"]
-LAYERS += ["arguments", "cli", "__main__"]
+LAYERS += ["steps", "serve", "reproduce", "arguments", "commands", "cli", "__main__"]
+
+
+def layer(name: str) -> str:
+    return "steps" if name.startswith("commands.steps.") else name.split(".")[0]
 
 
 def imports_of(path: Path) -> set[str]:
@@ -35,7 +39,10 @@ def imports_of(path: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module == "ich_mil":
             found |= {alias.name for alias in node.names if alias.name != "__version__"}
         elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("ich_mil."):
-            found.add(node.module.removeprefix("ich_mil."))
+            module = node.module.removeprefix("ich_mil.")
+            within = {f"{module}.{alias.name}" for alias in node.names}
+            files = {name for name in within if (PACKAGE / f"{name.replace('.', '/')}.py").is_file()}
+            found |= files or {module}
     return found
 
 
@@ -47,7 +54,7 @@ FILES = {module_name(path): imports_of(path) for path in PACKAGE.rglob("*.py") i
 
 
 def test_every_layer_is_known_and_used():
-    assert {name.split(".")[0] for name in FILES} == set(LAYERS)
+    assert set(map(layer, FILES)) == set(LAYERS)
 
 
 def test_no_import_runs_upward():
@@ -55,7 +62,7 @@ def test_no_import_runs_upward():
         f"{name} imports {other}"
         for name, others in FILES.items()
         for other in others
-        if LAYERS.index(other.split(".")[0]) > LAYERS.index(name.split(".")[0])
+        if LAYERS.index(layer(other)) > LAYERS.index(layer(name))
     ]
     assert upward == []
 
@@ -89,9 +96,8 @@ def test_what_trains_nothing_does_not_wait_for_what_trains():
 
 
 def test_a_prediction_by_a_head_of_slices_does_without_scikit_learn():
-    code = (
-        "import sys, ich_mil.commands.predict; print(sorted({'sklearn', 'scipy.stats'} & sys.modules.keys()))"
-    )
+    slow = {"sklearn", "scipy.stats"}
+    code = f"import sys, ich_mil.commands.steps.predict; print(sorted({slow} & sys.modules.keys()))"
     assert python(code) == "[]\n"
 
 

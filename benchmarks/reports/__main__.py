@@ -28,7 +28,7 @@ import pandas as pd
 from benchmarks.public_features import DATA
 from benchmarks.record import command_line, record, table, with_interval
 from benchmarks.reports.simulated import Simulated, from_gold, from_templates, patients_of
-from ich_mil.commands.reports import label_reports
+from ich_mil.commands.steps.reports import label_reports
 from ich_mil.data.preparation.prepare import prepare
 from ich_mil.reports.context import LABELS, classify
 from ich_mil.reports.labels import label_scans, read_sentences

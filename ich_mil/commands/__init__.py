@@ -1,5 +1,4 @@
-"""Implementation of the commands, one file per command.
+"""The commands of `ich-mil`: each file reads the arguments of one, calls its work in `steps/`, and prints.
 
-`train.py` runs `train`, `validate` and `report` in sequence. `ich-mil reproduce` lives in
-`ich_mil.reproduce`.
+A file imports nothing heavy at its top: `ich-mil COMMAND --help` imports all of them.
 """

@@ -1,75 +1,31 @@
-"""Detect drift between a batch of predicted scans and the scans of the training site.
-
-In: a folder of predictions, with the features of its scans, and the model. Out: the result of the alarm of
-`ich_mil.evaluate.deployment.drift`, and `drift.json` beside the predictions. No labels are needed.
-
-The reference is written at the end of training, as `reference.safetensors` in the folder of the run. It holds
-feature summaries of scans that the network was not trained on, and the network's probabilities of these
-scans, which serve as scores. An ensemble is represented by its first member.
-"""
+"""`ich-mil drift`."""
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
-import numpy as np
-from safetensors.numpy import save_file
+import typer
 
-from ich_mil.data.features import FeatureSet
-from ich_mil.errors import ConfigError, ModelError, named
-from ich_mil.evaluate.deployment.drift import LEAST_BATCH, DriftAlarm, DriftResult, column_names, summarise
-from ich_mil.files import whole_file, write_json
-from ich_mil.model_files import read_tensors
+from ich_mil.arguments import Predictions, app, check_model, check_predictions, examples, share
+from ich_mil.errors import ConfigError, named
 from ich_mil.progress import say
-from ich_mil.runs.folder import REFERENCE
-from ich_mil.runs.predictions import NOTICE
-from ich_mil.runs.storage import load_model
-
-FORMAT = "ich_mil.drift_reference.1"
 
 
-def _columns(features: FeatureSet) -> tuple[np.ndarray, np.ndarray]:
-    """Feature summaries (B, 2D + 1) and scores (B,) of scans."""
-    return summarise(features.x.numpy(), features.offsets.numpy()), features.cnn_scan.double().numpy()
+@app.command(epilog=examples("ich-mil drift predictions/new --reference headct-base"))
+def drift(
+    folder: Predictions,
+    reference: Annotated[Path, typer.Option(metavar="RUN", help="The model that predicted the scans.")],
+    rate: Annotated[float, typer.Option(callback=share, help="Largest false-alarm rate.")] = 0.05,
+) -> None:
+    """Test whether predicted scans differ from the training scans."""
+    check_predictions(folder)
+    check_model(reference)
 
+    from ich_mil.commands.steps.drift import columns_of, read_reference
+    from ich_mil.files import write_json
+    from ich_mil.runs.predictions import NOTICE
+    from ich_mil.runs.storage import load_model
 
-def write_reference(features: FeatureSet, folder: Path) -> None:
-    """Write reference scans, unseen by the network; fewer than `LEAST_BATCH` scans are not written."""
-    if features.n_scans < LEAST_BATCH:
-        return
-    table, score = _columns(features)
-    arrays = {"table": table, "score": score, "patient": np.unique(features.patients, return_inverse=True)[1]}
-    with whole_file(folder / REFERENCE) as temporary:
-        save_file(arrays, temporary, metadata={"format": FORMAT})
-
-
-def read_reference(folder: Path, *, rate: float, seed: int) -> DriftAlarm:
-    """Fit the drift alarm to the reference scans of a run, with the false-alarm rate `rate`.
-
-    Raises:
-        ModelError: the run has no reference scans, or their file is damaged.
-    """
-    path = folder / REFERENCE
-    if not path.is_file():
-        raise ModelError(
-            f"{folder}: keeps no reference scans: fewer than {LEAST_BATCH} scans of several slices were held "
-            "out from its network, or it has none; give its training more with split"
-        )
-    tensors, about = read_tensors(path)
-    if about.get("format") != FORMAT or tensors.keys() != {"table", "score", "patient"}:
-        raise ModelError(f"{path}: is of another version; train again")
-    table, score, patient = (tensors[name].numpy() for name in ("table", "score", "patient"))
-    names = column_names((table.shape[1] - 1) // 2)
-    return DriftAlarm.fit(table, score, patient, names=names, rate=rate, seed=seed)
-
-
-def drift_of(folder: Path, *, reference: Path, rate: float) -> DriftResult:
-    """Compare predicted scans with the reference scans of their model; print and write the result.
-
-    Raises:
-        DataError: predictions or features that cannot be read, or are of another model; too few scans.
-        ModelError: the run is not finished, or has no reference scans.
-        ConfigError: a false-alarm rate that cannot be resolved.
-    """
     model = load_model(reference)
     try:
         alarm = read_reference(model.members[0].folder, rate=rate, seed=model.seed)
@@ -77,8 +33,6 @@ def drift_of(folder: Path, *, reference: Path, rate: float) -> DriftResult:
         raise ConfigError(f"--rate: {error}") from error
     features = model.predicted_features(folder).members[0]
     with named(folder):
-        found = alarm.test(*_columns(features), features.patients)
-    write_json(folder / "drift.json", {"notice": NOTICE, "model": str(reference), **asdict(found)})
-    say(*found.text().split("\n"))
-    say(f"{folder / 'drift.json'}")
-    return found
+        result = alarm.test(*columns_of(features), features.patients)
+    write_json(folder / "drift.json", {"notice": NOTICE, "model": str(reference), **asdict(result)})
+    say(*result.text().split("\n"), str(folder / "drift.json"))

@@ -2,9 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 
 from ich_mil.errors import ConfigError
 
@@ -28,38 +31,28 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
             raise ConfigError(f"{name} must be a whole number of at least {low}, got {value!r}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class MultimodalSettings:
     """Settings of `head: {family: multimodal}`; seed and calibration are those of `head`.
 
     Attributes:
-        method: see `MultimodalMIL`, as for all but the last.
-        restarts: of variational inference.
-        sweeps: most sweeps of a restart.
-        tolerance: of the bound.
-        chains: of the Gibbs sampler.
-        burn_in: sweeps of a chain before its first kept draw.
+        method: inference, as in `MultimodalMIL`.
+        restarts: restarts of variational inference.
+        tolerance: relative change of the bound at which a restart ends.
+        chains: chains of the Gibbs sampler.
         draws: kept draws of a chain.
-        intercept_variance: prior variance of intercepts.
-        slope_variance: prior variance of all other coefficients.
         text_features: number of features of a sentence (`SentenceEmbedding`).
     """
 
     method: Method = "laplace"
     restarts: int = 8
-    sweeps: int = 2000
     tolerance: float = 1e-5
     chains: int = 4
-    burn_in: int = 1000
     draws: int = 1000
-    intercept_variance: float = 16.0
-    slope_variance: float = 4.0
-    text_features: int = 10
+    text_features: Annotated[int, Field(ge=1)] = 10
 
     def __post_init__(self) -> None:
         try:
             check_parameters(asdict(self))
         except ConfigError as error:
             raise ValueError(f"multimodal.{error}") from error
-        if self.text_features < 1:
-            raise ValueError(f"multimodal.text_features must be at least 1, got {self.text_features}")

@@ -16,8 +16,8 @@ from pathlib import Path
 import pandas as pd
 from sklearn.datasets import load_digits
 
-from ich_mil.commands.train import train
-from ich_mil.commands.validate import run_sets
+from ich_mil.commands.steps.train import train
+from ich_mil.commands.steps.validate import run_sets
 from ich_mil.config import RunConfig, SplitSettings, read_config
 from ich_mil.data.features import FeatureSet, read_feature_table
 from ich_mil.data.splits import check_unseen, draw_splits, keys_of, load_splits, write_splits

@@ -1,15 +1,18 @@
 """Folder of a finished run: names of its files, and `run.json`; importable without torch."""
 
 import os
-import re
-from dataclasses import dataclass, field
+from dataclasses import field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from ich_mil.config import RunConfig
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from ich_mil.config import OF_PREDICTION, REMOVED, RunConfig
 from ich_mil.errors import ConfigError, ModelError
 from ich_mil.files import remove_leftovers
-from ich_mil.model_files import check_regular, read_json, record
+from ich_mil.model_files import check_regular, read_json
+from ich_mil.settings import build, drop_removed
 
 RUN_FORMAT = "ich_mil.run.5"
 BUNDLED = "headct-base"
@@ -19,7 +22,7 @@ FINISHED = ("head.json", ENSEMBLE)
 """Files written last: their presence marks a finished run or ensemble."""
 PREDICTIONS = "predictions.json"
 REFERENCE = "reference.safetensors"
-"""Reference scans of the drift test (`ich_mil.commands.drift`)."""
+"""Reference scans of the drift test (`ich_mil.commands.steps.drift`)."""
 MODEL_FILES = (
     "config.yaml",
     "splits.csv",
@@ -36,7 +39,7 @@ MODEL_FILES = (
 """Files of the model of a run, some of them optional; the last marks it as finished."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Site:
     """Origin of a recalibrated model: its scans of the site, how many are positive, and its first model."""
 
@@ -45,7 +48,7 @@ class Site:
     run: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class RunFile:
     """Content of `run.json`.
 
@@ -69,14 +72,9 @@ class RunFile:
     config: RunConfig
     trained_on: str
     versions: dict[str, str]
-    members: list[str] = field(default_factory=list)
+    members: list[Annotated[str, Field(pattern=r"^member_\d+$")]] = field(default_factory=list)
     joined: list[str] = field(default_factory=list)
     site: Site | None = None
-
-    def __post_init__(self) -> None:
-        for name in self.members:
-            if not re.fullmatch(r"member_\d+", name):
-                raise ValueError(f"members must be folders such as member_0, got {name!r:.40}")
 
 
 def run_folder(model: str | Path) -> Path:
@@ -107,7 +105,17 @@ def read_run(folder: Path) -> dict[str, Any]:
         if os.path.lexists(folder / name):
             check_regular(folder / name)
     about = read_json(path, RUN_FORMAT)
-    return about | {"config": record(RunFile, about, path).config.as_dict()}
+    try:
+        free = REMOVED.keys() - {*OF_PREDICTION}
+        drop_removed(about.get("config"), REMOVED, RunConfig, any_value=free)
+        return about | {"config": build(RunFile, about).config.as_dict()}
+    except ValueError as error:
+        raise ModelError(f"{path}: cannot be read ({error}); train again") from error
+
+
+def run_config(folder: Path) -> RunConfig:
+    """Configuration of a run that lies in `folder` now. `ModelError` as in `read_run`."""
+    return replace(build(RunConfig, read_run(folder)["config"]), out=folder)
 
 
 def derivation(about: dict[str, Any]) -> str:

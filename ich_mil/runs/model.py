@@ -100,7 +100,6 @@ class TrainedModel:
         calibration: calibration of the head of a single run, or joint calibration of the pooled samples of an
             ensemble; None where there is none.
         provenance: identity of the model, stored with its results.
-        thickness_mm: target thickness in mm of averaged thin slices; 0: no averaging.
         samples: posterior samples per prediction, of each member.
         bootstrap: bootstrap resamples per interval.
         seed: seed of resamples and heatmaps.
@@ -110,7 +109,6 @@ class TrainedModel:
     members: tuple[Member, ...]
     calibration: Calibration | None
     provenance: Provenance
-    thickness_mm: float
     samples: int
     bootstrap: int
     seed: int

@@ -25,8 +25,7 @@ def check_folder(config: RunConfig, resume: bool) -> None:
     old = read_run(config.out)
     if kind := derivation(old):
         raise ConfigError(f"{config.out}: is a {kind} model, not a training; choose another --out")
-    if old["config_hash"] != config.hash:
-        fields = ", ".join(_differences(old["config"], config.as_dict()))
+    if fields := ", ".join(_differences(old["config"], config.as_dict())):
         raise ConfigError(f"{config.out}: was started with other settings ({fields}); choose another --out")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ich_mil import __version__
+from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.encoders.frozen import load_cnn
 from ich_mil.errors import ModelError
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
@@ -104,7 +105,7 @@ def _model(
 ) -> TrainedModel:
     """Model with the settings in its `run.json`, `about`."""
     config = about["config"]
-    settings = json.dumps([config[key] for key in ("thickness_mm", "samples", "seed")]).encode()
+    settings = json.dumps([AVERAGE_TO_MM, config["samples"], config["seed"]]).encode()
     provenance = Provenance(
         name=name,
         version=__version__,
@@ -118,7 +119,6 @@ def _model(
         members,
         calibration,
         provenance,
-        thickness_mm=config["thickness_mm"],
         samples=samples_each(config["samples"], len(members)),
         bootstrap=config["bootstrap"],
         seed=config["seed"],

@@ -35,7 +35,6 @@ def prepare_set(one: SetSettings, name: str, config: RunConfig, *, jobs: int) ->
         one.path,
         config.prepared / name,
         jobs=jobs,
-        thickness_mm=config.thickness_mm,
         window=one.picture_window,
         contrast_words=config.contrast_words,
     )

@@ -65,8 +65,8 @@ class ModelJudge:
 
     def __call__(self) -> Judge:
         """Load the model; returns a judge that writes all results of a study and returns its DICOM files."""
-        from ich_mil.commands.pages import Shown
-        from ich_mil.commands.predict import Predictor
+        from ich_mil.commands.steps.pages import Shown
+        from ich_mil.commands.steps.predict import Predictor
 
         predictor = Predictor(self.model, self.triage, self.contrast_words)
 

@@ -3,16 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from ich_mil.data.feature_files import COLUMNS
-from ich_mil.data.layouts.slice_pictures import Window, parse_window
 from ich_mil.errors import DataError
-from ich_mil.multimodal.extras import ExtraSources
 from ich_mil.settings import did_you_mean, filled_path
+
+if TYPE_CHECKING:
+    from ich_mil.data.layouts.slice_pictures import Window
+    from ich_mil.multimodal.extras import ExtraSources
 
 SetLayout = Literal["rsna", "cq500", "folder", "slices", "features"]
 
@@ -58,9 +59,13 @@ class SetSettings:
             raise ValueError("requests and reports: name one of them, not both")
 
     @property
-    def picture_window(self) -> Window | None:
+    def picture_window(self) -> "Window | None":
         """`window` after validation; None where not set."""
-        return None if self.window is None else parse_window(self.window, layout=self.layout)
+        if self.window is None:
+            return None
+        from ich_mil.data.layouts.slice_pictures import parse_window  # imports SciPy and pydicom
+
+        return parse_window(self.window, layout=self.layout)
 
     @property
     def path(self) -> Path:
@@ -73,8 +78,10 @@ class SetSettings:
         return bool(self.requests or self.reports or self.covariates)
 
     @property
-    def extras(self) -> ExtraSources:
+    def extras(self) -> "ExtraSources":
         """Files of the inputs beside the slices."""
+        from ich_mil.multimodal.extras import ExtraSources  # imports pandas
+
         named = {name: getattr(self, name) for name in ("requests", "reports", "covariates")}
         return ExtraSources(**{name: filled_path(name, path) for name, path in named.items() if path})
 
@@ -82,7 +89,8 @@ class SetSettings:
         """Raise `DataError` if the set or an input beside its slices does not exist."""
         if not self.path.exists():
             raise DataError(f"{self.path}: no such file or folder")
-        self.extras.check_paths()
+        if self.has_extras:
+            self.extras.check_paths()
 
     def of_member(self, number: int) -> "SetSettings":
         """The settings of this set for member `number` of an ensemble."""
@@ -98,6 +106,8 @@ def check_columns(columns: Mapping[str, str], layout: SetLayout) -> None:
     """Raise `ValueError` if a feature file has no such column, or the set is no feature file."""
     if columns and layout != "features":
         raise ValueError(f"columns is for layout features, not for {layout}; leave it out")
+    if columns:
+        from ich_mil.data.feature_files import COLUMNS  # imports pandas
     for name in columns:
         if name not in COLUMNS:
             raise ValueError(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from ich_mil.commands.drift import write_reference
+from ich_mil.commands.steps.drift import write_reference
 from ich_mil.data.features import bare_features, write_features
 from ich_mil.runs.folder import REFERENCE
 from ich_mil.runs.predictions import Results, ScanResult, write_results

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ich_mil.commands.pages import Shown, remove_shown, show_folder
+from ich_mil.commands.steps.pages import Shown, remove_shown, show_folder
 from ich_mil.data.preparation.identifying_texts import source_files
 from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.store import scan_file

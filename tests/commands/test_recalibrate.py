@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from ich_mil.commands import recalibrate
-from ich_mil.commands.validate import Site
+from ich_mil.commands.steps import recalibrate
 from ich_mil.data.features import read_feature_table
 from ich_mil.data.views import Views
 from ich_mil.evaluate.baselines import CNN_SIGMOID
@@ -21,7 +20,7 @@ from ich_mil.gp.calibration import Calibration, smoothed_targets
 from ich_mil.gp.storage import load_head, save_head
 from ich_mil.runs.storage import load_model
 from tests import phantoms
-from tests.feature_table import write_features
+from tests.feature_table import name_patients, write_features
 from tests.runs_for_tests import feature_run, refused, run
 
 SEED = 3
@@ -99,11 +98,15 @@ def test_the_table_compares_scans_that_were_not_fitted(place, logits):
     assert table.auc.iloc[0] == pytest.approx(before["auc"])
 
 
-def test_scans_of_one_patient_are_fitted_and_measured_together(logits):
+def test_scans_of_one_patient_are_fitted_and_measured_together(place, logits, tmp_path):
     model, site, z = logits
     own, labels = model.calibration, site.labels.numpy()
-    patients = [f"P{n // 2}" for n in range(site.n_scans)]
-    table = recalibrate._table(z, replace(site, patients=patients), own, SEED).set_index("metric")
+    copyfile(place / "site.csv", tmp_path / "kin.csv")
+    name_patients(tmp_path / "kin.csv", lambda b: f"P{b // 4}")
+    assert run(*recalibrates(tmp_path, "kin", place / "run"), "--out", tmp_path / "ours") == 0
+    table = pd.read_csv(tmp_path / "ours" / "recalibration.csv").set_index("metric")
+    patients = read_feature_table(tmp_path / "kin.csv").patients
+    assert set(table.patients) == {len(set(patients))}
     divided = [cross_fitted(z, labels, patients, own, seed=k) for k in range(20)]
     resampled = refitted_differences(z, labels, patients, own, seed=SEED)
     for metric in table.index:
@@ -111,7 +114,6 @@ def test_scans_of_one_patient_are_fitted_and_measured_together(logits):
         assert table.after[metric] == pytest.approx(mean, rel=1e-9)
         low, high = np.percentile(resampled[metric], [2.5, 97.5])
         assert (table.low[metric], table.high[metric]) == pytest.approx((low, high), rel=1e-9)
-    assert set(table.patients) == {35}
 
 
 def test_other_scans_of_the_site_get_better_probabilities_and_its_own_are_refused(place, tmp_path, capsys):
@@ -138,20 +140,6 @@ def test_the_sigmoid_of_the_cnn_is_fitted_to_the_same_scans(place, tmp_path):
     )
     assert run(*recalibrates(place, "bare"), "--out", tmp_path / "bare") == 0
     assert not (tmp_path / "bare" / CNN_SIGMOID).exists()
-
-
-def test_the_summary_shows_intercepts_and_changes():
-    facts = {"n": 40, "positives": 6, "patients": 35, "auc": 0.9}
-    rows = [("log_loss", 0.5, 0.4, -0.15, -0.05, 0.97), ("brier", 0.1, 0.125, -0.01, 0.04, 0.2)]
-    table = pd.DataFrame(rows, columns=["metric", "before", "after", "low", "high", "better"]).assign(**facts)
-    old, new = (Calibration(rule="max", intercept=intercept) for intercept in (1.0, -0.25))
-    lines = recalibrate._summary(table, old, new).splitlines()
-    assert lines[0].startswith("40 labelled scans of 35 patients, 6 positive (15%)")
-    assert "1.000 before, -0.250 after" in lines[1]
-    assert lines[3:5] == [
-        "  log-loss 0.500 -> 0.400, -0.100 [-0.150, -0.050], better in 97% of resamples",
-        "  Brier    0.100 -> 0.125, +0.025 [-0.010, +0.040], better in 20% of resamples",
-    ]
 
 
 def test_no_scan_of_a_patient_of_the_site_is_held_out(place, tmp_path):
@@ -241,39 +229,6 @@ def test_a_killed_recalibration_goes_on(place, tmp_path, capsys, monkeypatch):
     assert not list((tmp_path / "ours").glob("*.tmp"))
     for name in ("head.json", "head.safetensors", "splits.csv", "recalibration.csv", "run.json"):
         assert (tmp_path / "ours" / name).read_bytes() == (place / "ours" / name).read_bytes()
-
-
-def test_a_model_that_changes_meanwhile_is_refused(place, tmp_path, capsys, monkeypatch):
-    copytree(place / "run", tmp_path / "run")
-    measured = Site.measured
-
-    def exchanged(*arguments):
-        head = load_head(tmp_path / "run")
-        head.calibration = Calibration(rule="max", intercept=3.0)
-        save_head(head, tmp_path / "run")
-        return measured(*arguments)
-
-    monkeypatch.setattr(Site, "measured", exchanged)
-    error = refused(capsys, *recalibrates(place, "site", tmp_path / "run"), "--out", tmp_path / "ours")
-    assert f"{tmp_path / 'run'}: has changed meanwhile" in error
-
-
-def test_a_run_with_other_samples_is_another_model(place, tmp_path):
-    copytree(place / "run", tmp_path / "run")
-    about = json.loads((place / "run" / "run.json").read_text())
-    about["config"]["samples"] += 1
-    (tmp_path / "run" / "run.json").write_text(json.dumps(about))
-    one, other = (load_model(folder).provenance.weights for folder in (place / "run", tmp_path / "run"))
-    assert one != other
-
-
-def test_isotonic_regression_is_replaced_by_its_sigmoid(place, tmp_path):
-    head = load_head(place / "run")
-    head.calibration = replace(head.calibration, method="isotonic", knots=((0.1, 0.05), (0.9, 0.95)))
-    copytree(place / "run", tmp_path / "run")
-    save_head(head, tmp_path / "run")
-    assert run(*recalibrates(place, "site", tmp_path / "run"), "--out", tmp_path / "ours") == 0
-    assert load_head(tmp_path / "ours").calibration == load_head(place / "ours").calibration
 
 
 @pytest.mark.slow

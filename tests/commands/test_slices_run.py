@@ -10,7 +10,7 @@ import yaml
 from PIL import Image
 
 from ich_mil.cli import train_main
-from ich_mil.commands.train import train
+from ich_mil.commands.steps.train import train
 from ich_mil.config import read_config
 from ich_mil.data.features import read_features
 from ich_mil.data.preparation.prepare import prepare

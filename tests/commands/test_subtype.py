@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ich_mil.commands import subtype
+from ich_mil.commands.steps import subtype
 from ich_mil.data.features import bare_features, write_features
 from ich_mil.data.views import Views
 from ich_mil.errors import ModelError
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*not converged")
 @pytest.fixture(autouse=True)
 def short(monkeypatch, tmp_path):
     """Short chains, and a model of three networks."""
-    model = TrainedModel(tmp_path, (None,) * 3, None, MODEL, 0.0, samples=10, bootstrap=10, seed=0)
+    model = TrainedModel(tmp_path, (None,) * 3, None, MODEL, samples=10, bootstrap=10, seed=0)
     monkeypatch.setattr(subtype, "load_model", lambda _: model)
     monkeypatch.setattr(subtype, "SAMPLER", {"chains": 2, "burn_in": 100, "draws": 60})
 

@@ -12,8 +12,8 @@ import torch
 import yaml
 
 import ich_mil
-from ich_mil.commands import train as module
-from ich_mil.commands.train import train
+from ich_mil.commands.steps import train as module
+from ich_mil.commands.steps.train import train
 from ich_mil.config import RunConfig, SplitSettings, read_config
 from ich_mil.data.features import read_feature_table
 from ich_mil.data.splits import draw_splits, load_splits
@@ -25,7 +25,6 @@ from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.gp.calibration import platt
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.ranks import Ranks
 from ich_mil.training.set_settings import SetSettings
 from ich_mil.training.settings import TrainingSettings
 from tests import phantoms
@@ -91,20 +90,18 @@ def begin(config, **how):
 
 
 def test_the_cnn_is_trained_by_the_settings_of_the_run(config, told, tmp_path):
-    begin(replace(config, thickness_mm=12.0, prepared=tmp_path / "thick"))
+    begin(replace(config, prepared=tmp_path / "prepared"))
     assert told["encoder"].windows == ((50.0, 100.0), (40.0, 400.0))
     assert (told["cnn"], told["training"], told["seed"]) == (CNN, config.training, 5)
     assert told["out"] == config.out / "cnn"
-    thick = told["prepared"].scans
-    assert told["splits"].equals(draw_splits(thick, validation=0.3, test=0.2, seed=5))
+    scans = told["prepared"].scans
+    assert told["splits"].equals(draw_splits(scans, validation=0.3, test=0.2, seed=5))
     assert yaml.safe_load((config.out / "config.yaml").read_text())["encoder"]["channels"] == WINDOWS
     assert json.loads((config.out / "run.json").read_text())["versions"] == {
         "ich_mil": ich_mil.__version__,
         "torch": torch.__version__,
         "gpytorch": gpytorch.__version__,
     }
-    begin(replace(config, thickness_mm=0.0, out=config.out / "thin", prepared=tmp_path / "thin"))
-    assert told["prepared"].scans.slices.sum() > 2 * thick.slices.sum()
 
 
 def test_an_external_set_of_training_patients_is_refused_before_the_cnn_is_trained(
@@ -123,24 +120,6 @@ def test_an_external_set_of_training_patients_is_refused_before_the_cnn_is_train
     assert not (config.out / "run.json").exists()
 
 
-def test_the_external_set_is_prepared_once(config, sites, tmp_path, monkeypatch):
-    apart = replace(config, external=SetSettings("rsna", str(sites / "other")), prepared=tmp_path / "apart")
-    names, prepare_set = [], module.prepare_set
-    monkeypatch.setattr(
-        module,
-        "prepare_set",
-        lambda one, name, *a, **k: (names.append(name), prepare_set(one, name, *a, **k))[1],
-    )
-    write_features(tmp_path / "f.csv", 8, 0)
-    features = read_feature_table(tmp_path / "f.csv")
-    monkeypatch.setattr(module, "_cnn_features", lambda *_: features)
-    monkeypatch.setattr(module, "fit_head", lambda *_: None)
-    external = train(apart, resume=False)
-    assert external.root == sites / "other"
-    assert train(replace(apart, out=tmp_path / "next"), resume=False, external=external) is external
-    assert names == ["external"]
-
-
 def test_a_finished_cnn_is_not_trained_again_and_sees_all_scans(config, told, monkeypatch):
     begin(config)
     told.clear()
@@ -155,17 +134,6 @@ def test_a_finished_cnn_is_not_trained_again_and_sees_all_scans(config, told, mo
     wanted = extract_features(load_cnn(config.out), prepared, list(prepared.scans.index))
     assert sorted(features.scans) == sorted(wanted.scans)
     assert torch.equal(features.x, wanted.select(features.scans).x)
-
-
-def test_ranks_beside_the_first_read_its_files_and_write_nothing(config, told, monkeypatch):
-    config = replace(config, head=replace(HEAD, calibration="none"))
-    begin(config)
-    made = {path: path.read_bytes() for path in config.out.rglob("*") if path.is_file()}
-    monkeypatch.setattr(Ranks, "first", False)
-    monkeypatch.setattr(module, "prepare_training", lambda *_, **__: pytest.fail("prepares what is prepared"))
-    monkeypatch.setattr(module, "fit_cnn", lambda *_, **__: AttentionCnn(ENCODER, CNN).eval())
-    train(config, resume=False)
-    assert {path: path.read_bytes() for path in config.out.rglob("*") if path.is_file()} == made
 
 
 def test_a_run_does_not_resume_where_labels_have_changed(config, told, sites, tmp_path):
@@ -239,7 +207,6 @@ def test_settings_that_cannot_be_used_are_refused_before_scans_are_prepared(
             "choose another --out",
         ),
         (changed(encoder=EncoderSettings(name="resnet19")), ModelError, "'resnet19'"),
-        (changed(of_table, head=replace(HEAD, smooth_mm=5.0)), DataError, r"f\.csv: .*smooth_mm"),
     ):
         with pytest.raises(error, match=message):
             train(refused, resume=False)
@@ -247,21 +214,10 @@ def test_settings_that_cannot_be_used_are_refused_before_scans_are_prepared(
         assert not refused.prepared.exists()
 
 
-@pytest.mark.parametrize(
-    ("kernel", "message"),
-    [
-        ("RBF", "has no kernel 'RBF'"),
-        ("PolynomialKernel", "PolynomialKernel cannot be made"),
-        ("RBFKernelGrad", r"a matrix \((18, 18|8, 8)\) of 2 slices, not \(2, 2\)"),
-    ],
-)
-def test_a_kernel_that_cannot_be_used_is_refused_before_scans_are_prepared(
-    config, of_table, tmp_path, kernel, message
-):
-    """With a width of 8, or of 3 features: a value and a derivative for each."""
+def test_a_kernel_that_cannot_be_used_is_refused_before_scans_are_prepared(config, of_table, tmp_path):
     for run in (config, of_table):
-        run = replace(run, head=HeadSettings(kernel=kernel), prepared=tmp_path / "prepared")
-        with pytest.raises(ConfigError, match=message):
+        run = replace(run, head=HeadSettings(kernel="RBF"), prepared=tmp_path / "prepared")
+        with pytest.raises(ConfigError, match="has no kernel 'RBF'"):
             train(run, resume=False)
         assert not run.out.exists()
         assert not run.prepared.exists()

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from ich_mil.commands.validate import external_set, score_rows
+from ich_mil.commands.steps.validate import external_set, score_rows
 from ich_mil.data.features import read_feature_table
 from ich_mil.data.splits import COLUMNS, write_splits
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid, position_score
@@ -117,12 +117,3 @@ def test_external_scans_that_were_trained_on_or_are_far_from_training_are_refuse
         error = refused(capsys, "validate", *given, "--out", tmp_path / "out")
         assert f"{tmp_path / name}.csv: {message}" in error
     assert not (tmp_path / "out" / "predictions.csv").exists()
-    for split, scan in splits.groupby("split").scan.first().items():
-        twin = table[table.bag_name == scan].assign(bag_name="new")
-        pd.concat([other, twin]).to_csv(tmp_path / "g.csv", index=False)
-        if split == "test":
-            assert run("train.py", *words, "--resume") == 0
-        else:
-            assert f"new (those of {scan})" in refused(capsys, "train.py", *words, "--resume")
-    (tmp_path / "far.csv").replace(tmp_path / "g.csv")
-    assert f"g.csv: {far}" in refused(capsys, "report", tmp_path / "run")

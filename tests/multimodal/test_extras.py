@@ -134,7 +134,10 @@ BASE = ["--out", "x", "--train.layout", "features", "--train.root", "f.csv"]
             "n_inducing is of Gaussian-process heads",
         ),
         (["--head.family", "multimodal", "--multimodal.restarts", "0"], "multimodal.restarts must be"),
-        (["--head.family", "multimodal", "--multimodal.text_features", "0"], "text_features must be"),
+        (
+            ["--head.family", "multimodal", "--multimodal.text_features", "0"],
+            "multimodal.text_features: ",
+        ),
         (["--train.requests", "r.csv", "--train.reports", "r.csv"], "name one of them"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from sklearn.datasets import load_digits
 
-from ich_mil.commands.validate import MeasuredSet
+from ich_mil.commands.steps.validate import MeasuredSet
 from ich_mil.data.features import read_feature_table
 from ich_mil.data.splits import draw_splits, load_splits
 from ich_mil.data.views import Views

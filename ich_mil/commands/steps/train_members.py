@@ -1,7 +1,7 @@
 """Train an ensemble: several runs of one configuration, with different seeds and encoders, as one model.
 
 In: a `RunConfig` with `members` above 1. Out, in `config.out`: `config.yaml`, and the files that
-`ich_mil.commands.ensemble` lists. Members are trained in sequence, and each resumes like a single run.
+`ich_mil.commands.steps.ensemble` lists. Members are trained in sequence, and each resumes like a single run.
 """
 
 import gc
@@ -9,8 +9,8 @@ from contextlib import ExitStack
 
 import yaml
 
-from ich_mil.commands.ensemble import finish
-from ich_mil.commands.train import check_config, train
+from ich_mil.commands.steps.ensemble import finish
+from ich_mil.commands.steps.train import check_config, train
 from ich_mil.config import RunConfig
 from ich_mil.data.features import read_feature_table
 from ich_mil.data.splits import load_splits, write_splits
@@ -28,11 +28,10 @@ def train_ensemble(config: RunConfig, *, resume: bool) -> PreparedSet | None:
     """Train all members and calibrate their mixture; finished members of a resumed run are not trained again.
 
     Returns:
-        The prepared external set, as returned by `ich_mil.commands.train.train`.
+        The prepared external set, as returned by `ich_mil.commands.steps.train.train`.
 
     Raises:
-        IchMilError: as in `ich_mil.commands.train.train`, with the number of the member. Members finished
-            before the error are kept.
+        IchMilError: as in `train`, with the number of the member. Members finished before the error are kept.
     """
     ranks = these_ranks()
     runs = [config.member(number) for number in range(config.members)]

@@ -1,0 +1,1 @@
+"""Work of the commands, one file per command."""
