@@ -32,7 +32,6 @@ WITH_SETTINGS = {
     "train": "prepare, train the CNN and fit the head",
     "grid": "fit a grid of heads to one feature table",
     "reproduce": "run a benchmark protocol, given by name or file; without one, list the protocols",
-    "serve": "run a DICOM node that predicts received studies",
 }
 """Commands with a configuration, and their help."""
 EXAMPLES = {
@@ -45,7 +44,8 @@ EXAMPLES = {
     "ich-mil train --config my.yaml --resume",
     "grid": "ich-mil grid --config grid_features --jobs 2",
     "reproduce": "ich-mil reproduce\nich-mil reproduce digits --jobs 2\nich-mil reproduce my_protocol.yaml",
-    "serve": "ich-mil serve --config node.yaml",
+    "serve": "ich-mil serve --folder /data/incoming --out /data/results\n"
+    "ich-mil serve --orthanc http://127.0.0.1:8042 --login login.txt --out results --send PACS",
     "predict": "ich-mil predict /path/to/head_ct\nich-mil predict export --model checkpoints/demo --dicom",
     "validate": "ich-mil validate /data/site --layout folder --model headct-base",
     "recalibrate": "ich-mil recalibrate /data/site --layout folder --model checkpoints/a --out checkpoints/b",
@@ -100,10 +100,9 @@ class _Completion(argparse.Action):
             raise ConfigError("completion needs shtab: pip install 'ich-mil[completion]'") from error
         from ich_mil.config import GridConfig, RunConfig
         from ich_mil.reproduce.protocol import ProtocolConfig
-        from ich_mil.serve.settings import ServeSettings
 
         kinds = {"run": RunConfig, "train": RunConfig, "grid": GridConfig}
-        kinds |= {"reproduce": ProtocolConfig, "serve": ServeSettings}
+        kinds |= {"reproduce": ProtocolConfig}
         commands: dict[str, Any] = next(one.choices for one in parser._actions if one.dest == "command")
         commands |= {name: settings_parser(kind, program=f"ich-mil {name}") for name, kind in kinds.items()}
         for action in (one for command in commands.values() for one in command._actions):
@@ -174,6 +173,31 @@ def make_parser() -> argparse.ArgumentParser:
     predict.add_argument(
         "--kinds", type=Path, metavar="DIR", help="add the kinds of bleed of 'ich-mil subtype'"
     )
+
+    serve = command("serve", help="predict studies as they arrive in a folder or in Orthanc")
+    source = serve.add_mutually_exclusive_group(required=True)
+    source.add_argument("--folder", type=Path, help="folder that studies are written to")
+    source.add_argument("--orthanc", metavar="URL", help="Orthanc server, such as http://127.0.0.1:8042")
+    serve.add_argument("--out", type=Path, required=True, help="folder of the results and their states")
+    serve.add_argument("--model", type=Path, default=BUNDLED, help="a run; default: bundled %(default)s")
+    serve.add_argument(
+        "--triage", type=Path, metavar="T.json", help="apply the thresholds of 'ich-mil triage'"
+    )
+    serve.add_argument(
+        "--silence",
+        type=_seconds,
+        default=30.0,
+        help="seconds without a new file after which a study of --folder is complete (default %(default)s)",
+    )
+    serve.add_argument(
+        "--seconds", type=_seconds, default=600.0, help="time limit of a study (default %(default)s)"
+    )
+    serve.add_argument(
+        "--login", type=Path, metavar="FILE", help="user:password; default: $ICH_MIL_ORTHANC_LOGIN"
+    )
+    serve.add_argument("--send", default="", metavar="NAME", help="modality of Orthanc to send results to")
+    serve.add_argument("--stow", default="", metavar="NAME", help="DICOMweb server of Orthanc, likewise")
+    serve.add_argument("--metrics-port", type=int, metavar="PORT", help="Prometheus metrics on 127.0.0.1")
 
     validate = command("validate", help="measure a model on a labelled set it was not trained on")
     validate.add_argument("--out", type=Path, help="default: validations/<name of the folder>")
@@ -254,6 +278,7 @@ def make_parser() -> argparse.ArgumentParser:
         reads.add_argument(
             "--jobs", type=_jobs, default="0", help="worker processes; 0 (default): one per core"
         )
+    for reads in (prepare, predict, serve, validate, recalibrate):
         reads.add_argument(
             "--contrast-words", type=Path, metavar="CSV", help="phrases of the site: columns phrase,meaning"
         )
@@ -286,6 +311,10 @@ def _column(text: str) -> tuple[str, str]:
 
 def _millimetres(text: str) -> float:
     return _number(text, "of mm from 0 up", lambda value: 0 <= value < math.inf)
+
+
+def _seconds(text: str) -> float:
+    return _number(text, "of seconds above 0", lambda value: 0 < value < math.inf)
 
 
 def _share(text: str) -> float:

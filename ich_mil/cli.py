@@ -23,7 +23,7 @@ from ich_mil.progress import say
 from ich_mil.runs.folder import PREDICTIONS, check_no_run, check_report, read_run, run_folder
 from ich_mil.settings import shipped_configs
 
-INPUTS = ("root", "folder", "source", "triage", "apply", "labels", "kinds", "contrast_words")
+INPUTS = ("root", "folder", "source", "triage", "apply", "labels", "kinds", "contrast_words", "login")
 """Arguments that name a file or folder to read."""
 DEFAULT_OUT = {"predict": "predictions", "validate": "validations"}
 FROM_PREDICTIONS = ("triage", "subtype", "drift")
@@ -42,7 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "train": _train,
         "grid": _grid,
         "reproduce": _reproduce,
-        "serve": _serve,
     }
     if command in with_settings:  # options are the fields of their configuration
         return guarded(lambda: with_settings[command](rest))
@@ -73,6 +72,8 @@ def _check_paths(command: str, given: dict[str, Any]) -> None:
         )
     if command in ("predict", "validate", "recalibrate"):
         check_apart(given["out"], given["root"])
+    if given.get("orthanc", True) is None:
+        check_apart(given["out"], given["folder"])
     if command in DEFAULT_OUT:
         check_no_run(given["out"])
     models = [given.get("model"), given.get("reference")]
@@ -110,6 +111,10 @@ def _run(given: dict[str, Any]) -> None:
             from ich_mil.commands.predict import predict_folder
 
             predict_folder(**given)
+        case "serve":
+            from ich_mil.serve.start import serve
+
+            serve(**given)
         case "validate":
             from ich_mil.commands.report import validate_folder
             from ich_mil.commands.validate import Site
@@ -271,14 +276,3 @@ def _reproduce(words: list[str]) -> None:
     from ich_mil.reproduce.run import reproduce
 
     reproduce(protocol)
-
-
-def _serve(words: list[str]) -> None:
-    from ich_mil.serve.judging import ModelJudge
-    from ich_mil.serve.node import serve
-    from ich_mil.serve.settings import ServeSettings
-    from ich_mil.settings import read_settings
-
-    more = examples("serve")
-    settings = read_settings(ServeSettings, words, program="ich-mil serve", more=more)
-    serve(settings, ModelJudge(settings.model, settings.triage, settings.contrast_words))
