@@ -195,8 +195,8 @@ def make_parser() -> argparse.ArgumentParser:
     serve.add_argument(
         "--login", type=Path, metavar="FILE", help="user:password; default: $ICH_MIL_ORTHANC_LOGIN"
     )
-    serve.add_argument("--send", default="", metavar="NAME", help="modality of Orthanc to send results to")
-    serve.add_argument("--stow", default="", metavar="NAME", help="DICOMweb server of Orthanc, likewise")
+    serve.add_argument("--send", metavar="NAME", help="modality of Orthanc to send results to")
+    serve.add_argument("--stow", metavar="NAME", help="DICOMweb server of Orthanc, likewise")
     serve.add_argument("--metrics-port", type=int, metavar="PORT", help="Prometheus metrics on 127.0.0.1")
 
     validate = command("validate", help="measure a model on a labelled set it was not trained on")

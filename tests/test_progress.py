@@ -10,7 +10,6 @@ from ich_mil import guard
 from ich_mil.arguments import make_parser
 from ich_mil.errors import DataError
 from ich_mil.progress import printable, progress, say
-from ich_mil.serve.node import log_to_output
 
 HOSTILE = "\x1b]0;title\x07 \x9b31m \u202e\u2066 \r\x00\u2028 \udce9"
 
@@ -71,10 +70,3 @@ def test_arguments_that_are_unknown_are_printable(capsys):
     with pytest.raises(SystemExit):
         make_parser().parse_args(["drift", "a", "--reference", "b", HOSTILE])
     lines_without_control(capsys.readouterr().err)
-
-
-def test_log_of_the_node_is_printable(capfd):
-    text = HOSTILE.replace("\udce9", "")  # pytest keeps the raw log, and xdist cannot send a surrogate
-    with log_to_output():
-        logging.getLogger("ich_mil.serve.spool").warning("%s\nforged", text)
-    assert lines_without_control(capfd.readouterr().out) == 1

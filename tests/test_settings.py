@@ -1,15 +1,11 @@
 """Hostile configurations: nothing is imported, work is bounded, and the error is one line."""
 
-from functools import partial
-
 import pytest
 import yaml
 
 from ich_mil.config import read_config, read_grid
 from ich_mil.errors import ConfigError
 from ich_mil.reproduce.protocol import read_protocol
-from ich_mil.serve.settings import ServeSettings
-from ich_mil.settings import read_settings
 
 
 @pytest.mark.parametrize(
@@ -25,7 +21,6 @@ from ich_mil.settings import read_settings
         (read_grid, "train: {class_path: marking.C}"),
         (read_grid, "grid: {beta: [{class_path: marking.C}]}"),
         (read_protocol, "heads: {a: {beta: {class_path: marking.C}}}"),
-        (partial(read_settings, ServeSettings), "archive: {class_path: marking.C}"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -42,7 +42,9 @@ class Orthanc:
     `ConfigError`: the URL cannot be used.
     """
 
-    def __init__(self, url: str, out: Path, *, login: str = "", send: str = "", stow: str = "") -> None:
+    def __init__(
+        self, url: str, out: Path, *, login: str = "", send: str | None = None, stow: str | None = None
+    ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or {"@", "?", "#"} & set(url):
             # the URL is not shown: it may hold a password

@@ -30,8 +30,8 @@ def serve(
     silence: float,
     seconds: float,
     login: Path | None,
-    send: str,
-    stow: str,
+    send: str | None,
+    stow: str | None,
     metrics_port: int | None,
 ) -> None:
     """Judge the studies of a folder or of Orthanc, with the options of the command line.

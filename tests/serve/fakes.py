@@ -1,13 +1,18 @@
-"""DICOM slices, a judge without a model, and an Orthanc without a database."""
+"""DICOM slices, a judge without a model, and an Orthanc without a database.
+
+`python -m tests.serve.fakes URL OUT` runs a worker on Orthanc with the fake judge.
+"""
 
 import errno
 import json
 import os
 import re
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
@@ -103,7 +108,7 @@ class FakeOrthanc:
     """The parts of Orthanc's REST API that the worker uses.
 
     Attributes:
-        stored: SOP instance UID -> file, in order of arrival.
+        stored, tags: files and data sets by SOP instance UID.
         posts: number of POST requests of each path.
         stable: whether all studies are stable.
         fault: function (path) -> HTTP status of the answer, 0 for the right one, -1 for a cut connection.
@@ -113,11 +118,11 @@ class FakeOrthanc:
     def __init__(self) -> None:
         self.stored: dict[str, bytes] = {}
         self.posts: Counter[str] = Counter()
-        self.stable, self.logins = True, set[str]()
+        self.stable, self.logins, self.lock = True, set[str](), threading.RLock()
         self.fault: Callable[[str], int] = lambda path: 0
         self.bodies: list[dict] = []
         self._changes: list[dict] = []
-        self._tags: dict[str, Dataset] = {}
+        self.tags: dict[str, Dataset] = {}
         handler = type("Handler", (_Handler,), {"orthanc": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
@@ -131,20 +136,21 @@ class FakeOrthanc:
 
     def store(self, *images: Dataset, change: str = "StableStudy") -> None:
         """Store images, as by C-STORE, and add a change for the study of the last."""
-        for image in images:
-            buffer = BytesIO()
-            image.save_as(buffer, enforce_file_format=True)
-            self.stored[image.SOPInstanceUID] = buffer.getvalue()
-            self._tags[_id(image.SOPInstanceUID)] = image
         level = "series" if change == "NewSeries" else "studies"
-        name = _id(image.SeriesInstanceUID if change == "NewSeries" else image.StudyInstanceUID)
-        number = len(self._changes) + 1
-        self._changes.append({"ChangeType": change, "ID": name, "Path": f"/{level}/{name}", "Seq": number})
+        with self.lock:
+            for image in images:
+                buffer = BytesIO()
+                image.save_as(buffer, enforce_file_format=True)
+                self.stored[image.SOPInstanceUID] = buffer.getvalue()
+                self.tags[image.SOPInstanceUID] = image
+            name = orthanc_id(image.SeriesInstanceUID if change == "NewSeries" else image.StudyInstanceUID)
+            about = {"ChangeType": change, "ID": name, "Path": f"/{level}/{name}"}
+            self._changes.append(about | {"Seq": len(self._changes) + 1})
 
     def results(self) -> Counter[str]:
         """Number of results of each study."""
         return Counter(
-            str(tags.StudyInstanceUID) for tags in self._tags.values() if tags.get("Modality") == "SR"
+            str(tags.StudyInstanceUID) for tags in self.tags.values() if tags.get("Modality") == "SR"
         )
 
     def answer(self, path: str) -> object:
@@ -155,28 +161,28 @@ class FakeOrthanc:
             return {"Changes": page, "Last": page[-1]["Seq"] if page else len(self._changes)}
         level, name, *rest = path.strip("/").split("/")
         if level == "instances":
-            return self.stored[self._tags[name].SOPInstanceUID]
+            return next(self.stored[sop] for sop in self.stored if orthanc_id(sop) == name)
         keyword = {"studies": "StudyInstanceUID", "series": "SeriesInstanceUID"}[level]
-        images = [tags for tags in self._tags.values() if _id(tags[keyword].value) == name]
+        images = [tags for tags in self.tags.values() if orthanc_id(tags[keyword].value) == name]
         if not images:
             return None
         study = {
-            "ID": _id(images[0].StudyInstanceUID),
+            "ID": orthanc_id(images[0].StudyInstanceUID),
             "IsStable": self.stable,
             "MainDicomTags": {"StudyInstanceUID": images[0].StudyInstanceUID},
         }
         tag = {image.SeriesInstanceUID: image for image in images}
         series = [
             {
-                "ID": _id(name),
+                "ID": orthanc_id(name),
                 "MainDicomTags": {k: str(image.get(k)) for k in ("Modality", "Manufacturer") if k in image},
             }
             for name, image in tag.items()
         ]
         instances = [
             {
-                "ID": _id(image.SOPInstanceUID),
-                "ParentSeries": _id(image.SeriesInstanceUID),
+                "ID": orthanc_id(image.SOPInstanceUID),
+                "ParentSeries": orthanc_id(image.SeriesInstanceUID),
                 "FileUuid": sha256(self.stored[image.SOPInstanceUID]).hexdigest(),
             }
             for image in images
@@ -184,7 +190,8 @@ class FakeOrthanc:
         return {"series": series, "instances": instances}.get(rest[0], study) if rest else study
 
 
-def _id(text: str) -> str:
+def orthanc_id(text: str) -> str:
+    """Orthanc's ID of the resource with a UID."""
     return sha256(text.encode()).hexdigest()[:16]
 
 
@@ -205,17 +212,31 @@ class _Handler(BaseHTTPRequestHandler):
             return {}
         image = dcmread(BytesIO(body))
         self.orthanc.store(image)
-        return {"ID": _id(image.SOPInstanceUID)}
+        return {"ID": orthanc_id(image.SOPInstanceUID)}
 
     def _answer(self, answer: Callable[[], object]) -> None:
         self.orthanc.logins.add(self.headers.get("Authorization", ""))
         status = self.orthanc.fault(self.path)
-        content = answer() if status <= 0 else {}
+        with self.orthanc.lock:
+            content = answer() if status <= 0 else {}
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
-        self.send_response(404 if content is None else max(status, 200))
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body[: len(body) // 2] if status < 0 else body)
+        with suppress(OSError):  # the worker was killed
+            self.send_response(404 if content is None else max(status, 200))
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body[: len(body) // 2] if status < 0 else body)
 
     def log_message(self, *_: object) -> None:
         pass
+
+
+if __name__ == "__main__":
+    from ich_mil.serve.orthanc import Orthanc
+    from ich_mil.serve.worker import Worker
+    from tests.serve.fakes import fake_judge as judge
+
+    url, out = sys.argv[1:]
+    worker = Worker(Orthanc(url, Path(out)), Path(out), judge, seconds=60)
+    while True:
+        worker.poll()
+        time.sleep(0.02)

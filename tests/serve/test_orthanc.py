@@ -8,7 +8,7 @@ import pytest
 from ich_mil.errors import ConfigError
 from ich_mil.serve import orthanc as orthanc_module
 from ich_mil.serve.orthanc import LOGIN_VARIABLE, Orthanc, read_login
-from tests.serve.fakes import ct_slice, key, uid
+from tests.serve.fakes import ct_slice, key, orthanc_id, uid
 
 
 def study(number, *slices, **changes):
@@ -58,7 +58,8 @@ def test_study_is_judged_when_it_is_stable(tmp_path, orthanc, on_orthanc, calls)
 def test_study_without_ct_and_a_deleted_study(tmp_path, orthanc, on_orthanc, calls):
     orthanc.store(*study(1, Modality="MR"))
     orthanc.store(*study(2))
-    orthanc._tags = {name: tags for name, tags in orthanc._tags.items() if tags.StudyInstanceUID == uid(1)}
+    for index in (0, 1):
+        del orthanc.tags[uid(uid(2), index)]
     on_orthanc().poll()
     assert (len(calls), since(tmp_path), status(tmp_path, 1)) == (0, 2, "failed")
     assert not (tmp_path / "out" / key(uid(2))).exists()
@@ -103,8 +104,7 @@ def test_nothing_listens(tmp_path, orthanc, on_orthanc, calls, caplog):
 def test_one_study_in_trouble_holds_only_the_number_of_its_change(tmp_path, orthanc, on_orthanc, calls):
     orthanc.store(*study(1))
     orthanc.store(*study(2))
-    bad = next(name for name, tags in orthanc._tags.items() if tags.StudyInstanceUID == uid(1))
-    orthanc.fault = lambda asked: 500 if bad in asked else 0
+    orthanc.fault = lambda asked: 500 if asked == f"/instances/{orthanc_id(uid(uid(1), 0))}/file" else 0
     worker = on_orthanc()
     worker.poll()
     assert (orthanc.results(), since(tmp_path)) == ({uid(2): 1}, 0)
