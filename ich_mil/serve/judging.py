@@ -15,33 +15,19 @@ from ich_mil.errors import ConfigError, DataError, DiskFullError, IchMilError, M
 from ich_mil.files import copy_files
 
 
-def judge(
-    study: Path | None,
-    out: Path,
-    replaced: Sequence[Path],
-    *,
-    model: Path,
-    triage: Path | None,
-    contrast_words: Path | None,
-) -> None:
+def judge(study: Path | None, out: Path, replaced: Sequence[Path], **model: Path | None) -> None:
     """Predict the DICOM files of one study.
 
     Args:
         study: folder with the files; None only loads the model.
         out: empty folder; gets the page, `dicom/`, the predictions and, after an error too, the ledger.
         replaced: earlier DICOM results, which the structured report names as its predecessors.
-        model: folder of a run.
-        triage: file of thresholds; None: decision by the interval.
-        contrast_words: CSV of the site's phrases; None: built-in table only.
-
-    Raises:
-        ConfigError, ModelError: `model`, `triage` or `contrast_words` cannot be used.
-        DataError: the study cannot be predicted.
+        model: arguments of `Predictor`, whose errors are raised too.
     """
     from ich_mil.commands.pages import Shown
     from ich_mil.commands.predict import Predictor
 
-    predictor = Predictor(model, triage, contrast_words)
+    predictor = Predictor(**model)  # type: ignore[arg-type]
     if study is not None:
         try:
             predictor(study, out, shown=Shown(dicom=True, replaced=tuple(replaced)))
@@ -54,10 +40,8 @@ def run_in_child(work: Callable[[], object], *, seconds: float) -> None:
     """Call the picklable `work` in a process of its own, which is killed after `seconds` or with this one.
 
     Raises:
-        ModelError: the model or its settings cannot be used.
-        DataError: the study cannot be judged.
-        ProcessError: the process was lost; another attempt may succeed.
-        OSError: the disk is full.
+        ModelError, DataError: the model cannot be used; the study cannot be judged.
+        ProcessError, OSError: the process was lost; the disk is full.
     """
     spawn = multiprocessing.get_context("spawn")
     ours, theirs = spawn.Pipe(duplex=False)

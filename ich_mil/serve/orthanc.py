@@ -27,20 +27,15 @@ PAGE = 1000  # changes in one request
 
 def read_login(file: Path | None) -> str:
     """`user:password` from a file, else from `LOGIN_VARIABLE`, '' without either. `ConfigError`: no login."""
-    try:
-        login = (os.environ.get(LOGIN_VARIABLE, "") if file is None else file.read_text()).strip()
-    except (OSError, UnicodeDecodeError):
-        login = "unreadable"
+    login = os.environ.get(LOGIN_VARIABLE, "") if file is None else file.read_text(errors="replace")
+    login = login.strip()
     if ":" not in login and (login or file):  # the text is not shown
         raise ConfigError(f"{file or LOGIN_VARIABLE}: holds no login; write user:password in one line")
     return login
 
 
 class Orthanc:
-    """The studies of the server at `url`, which may forward results to its modality `send` and server `stow`.
-
-    `ConfigError`: the URL cannot be used.
-    """
+    """The studies of the server at `url`; it also sends results to its modality `send` and server `stow`."""
 
     def __init__(
         self, url: str, out: Path, *, login: str = "", send: str | None = None, stow: str | None = None

@@ -15,8 +15,7 @@ from ich_mil.serve.judging import judge, run_in_child
 from ich_mil.serve.orthanc import Orthanc, read_login
 from ich_mil.serve.worker import LOG, Source, Worker
 
-POLL_SECONDS = 1.0
-"""Pause between two looks at the source."""
+POLL_SECONDS = 1.0  # between two looks at the source
 
 
 def serve(
@@ -34,17 +33,10 @@ def serve(
     stow: str | None,
     metrics_port: int | None,
 ) -> None:
-    """Judge the studies of a folder or of Orthanc, with the options of the command line.
-
-    Raises:
-        ConfigError: an option cannot be used.
-        IchMilError: the model cannot be loaded.
-    """
-    source: Source = (
-        Orthanc(orthanc, out, login=read_login(login), send=send, stow=stow)
-        if orthanc is not None
-        else FolderSource(folder or Path(), silence)
-    )
+    """Judge the studies of a folder or of Orthanc. `IchMilError`: an option or the model cannot be used."""
+    source: Source = FolderSource(folder or Path(), silence)
+    if orthanc is not None:
+        source = Orthanc(orthanc, out, login=read_login(login), send=send, stow=stow)
     judge_study = partial(judge, model=model, triage=triage, contrast_words=contrast_words)
     worker = Worker(source, out, judge_study, seconds=seconds)
     if metrics_port is not None:
@@ -72,11 +64,9 @@ def start_metrics(worker: Worker, port: int) -> None:
     from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
     registry = CollectorRegistry()
-    for name in ("judged", "failed", "waiting"):
-        gauge = Gauge(f"ich_mil_studies_{name}", f"Studies {name}, since the start or now", registry=registry)
+    for name in ("studies_judged", "studies_failed", "studies_waiting", "last_success_seconds"):
+        gauge = Gauge(f"ich_mil_{name}", name.replace("_", " "), registry=registry)
         gauge.set_function(partial(worker.counts.__getitem__, name))
-    last = Gauge("ich_mil_last_success_seconds", "Unix time of the last judged study", registry=registry)
-    last.set_function(lambda: worker.last_success)
     try:
         start_http_server(port, addr="127.0.0.1", registry=registry)
     except OSError as error:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from filelock import FileLock, Timeout
 
@@ -29,21 +29,17 @@ from ich_mil.files import copy_files, digest, write_json
 from ich_mil.serve.judging import run_in_child
 
 LOG = logging.getLogger("ich_mil.serve")
-FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0
-"""Pause after a failed step (disk full, archive away), doubled after each further failure, seconds."""
-ATTEMPTS = 2
-"""Attempts at a study whose judging process is lost."""
-LEAST_FREE = 256e6
-"""Free space below which no study is judged, bytes."""
+FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0  # seconds after a failed step, doubled after each further failure
+ATTEMPTS = 2  # at a study whose judging process is lost
+LEAST_FREE = 256e6  # bytes on the disk, below which no study is judged
 
 
-@dataclass(frozen=True)
-class Study:
-    """A complete study: digests of its UID and of its files' state, and a function that copies the files."""
+class Study(NamedTuple):
+    """A complete study."""
 
-    key: str
-    signature: str
-    fetch: Callable[[Path], None]
+    key: str  # digest of its UID
+    signature: str  # digest that changes with each new or changed file
+    fetch: Callable[[Path], None]  # copies its files into a folder
 
 
 class Source(Protocol):
@@ -79,17 +75,12 @@ class State:
 
 
 class Worker:
-    """Judges studies of `source` by `judge` within `seconds`; results and states are in the folder `out`.
-
-    Attributes:
-        counts: studies `judged` and `failed`, and those `waiting` at the last look.
-        last_success: Unix time of the last judged study, seconds.
-    """
+    """Judges studies of `source` by `judge` within `seconds`; results and states are in the folder `out`."""
 
     def __init__(self, source: Source, out: Path, judge: Callable[..., None], *, seconds: float) -> None:
         self._source, self._out, self._judge, self._seconds = source, out, judge, seconds
         self._pauses: dict[str, tuple[float, float, str]] = {}  # name: due time, pause, reason
-        self.counts, self.last_success = Counter[str](), 0.0
+        self.counts = Counter[str]()  # of studies, and the time of the last success (`start_metrics`)
         out.mkdir(mode=0o700, parents=True, exist_ok=True)  # DICOM results name the patient
 
     def poll(self) -> None:
@@ -99,8 +90,8 @@ class Worker:
             try:
                 names = self._source.waiting()
                 self._pauses.pop("", None)
-                self.counts["waiting"] = len(names)
-            except OSError as error:
+                self.counts["studies_waiting"] = len(names)
+            except (OSError, DataError) as error:
                 self._postpone("", "source of the studies", error)
         for name in filter(self._is_due, names):
             label = name
@@ -172,13 +163,13 @@ class Worker:
             if not results.is_dir():
                 self._attempt(partial(self._judge, files, out, replaced), out)
                 out.rename(results)
-            state.reason, self.last_success = "", time.time()
+            state.reason, self.counts["last_success_seconds"] = "", int(time.time())
             LOG.info("%s: judged", study.key)
         except (DataError, ProcessError) as error:
             state.status, state.reason = "failed", str(error).replace(f"{out}/", "")
             copy_files(out, home, "ledger.csv")
             LOG.warning("%s: failed, see its state.json", study.key)
-        self.counts[state.status] += 1
+        self.counts[f"studies_{state.status}"] += 1
 
     def _attempt(self, work: Callable[[], None], out: Path) -> None:
         for attempt in range(1, ATTEMPTS + 1):

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import socket
 import sys
 import threading
 import time
@@ -104,31 +105,38 @@ def wait_for(is_true: Callable[[], object], *, seconds: float = 60.0) -> None:
         time.sleep(0.05)
 
 
+def free_port() -> int:
+    """A free port."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
+
+
+def orthanc_id(text: str) -> str:
+    """Orthanc's ID of the resource with a UID."""
+    return sha256(text.encode()).hexdigest()[:16]
+
+
 class FakeOrthanc:
     """The parts of Orthanc's REST API that the worker uses.
 
     Attributes:
-        stored, tags: files and data sets by SOP instance UID.
-        posts: number of POST requests of each path.
-        stable: whether all studies are stable.
+        tags: data sets by SOP instance UID.
+        posts: number of POST requests of each path; `bodies` are those that forward results.
+        is_stable: whether all studies are stable.
         fault: function (path) -> HTTP status of the answer, 0 for the right one, -1 for a cut connection.
         logins: values of the header Authorization.
     """
 
     def __init__(self) -> None:
-        self.stored: dict[str, bytes] = {}
-        self.posts: Counter[str] = Counter()
-        self.stable, self.logins, self.lock = True, set[str](), threading.RLock()
-        self.fault: Callable[[str], int] = lambda path: 0
-        self.bodies: list[dict] = []
-        self._changes: list[dict] = []
         self.tags: dict[str, Dataset] = {}
-        handler = type("Handler", (_Handler,), {"orthanc": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._server.daemon_threads = True
+        self.posts, self.bodies, self.logins = Counter[str](), list[dict](), set[str]()
+        self.is_stable, self.lock = True, threading.RLock()
+        self.fault: Callable[[str], int] = lambda path: 0
+        self._changes: list[dict] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"orthanc": self}))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        serve = {"poll_interval": 0.02}
-        threading.Thread(target=self._server.serve_forever, kwargs=serve, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def stop(self) -> None:
         self._server.shutdown()
@@ -136,22 +144,16 @@ class FakeOrthanc:
 
     def store(self, *images: Dataset, change: str = "StableStudy") -> None:
         """Store images, as by C-STORE, and add a change for the study of the last."""
-        level = "series" if change == "NewSeries" else "studies"
         with self.lock:
-            for image in images:
-                buffer = BytesIO()
-                image.save_as(buffer, enforce_file_format=True)
-                self.stored[image.SOPInstanceUID] = buffer.getvalue()
-                self.tags[image.SOPInstanceUID] = image
-            name = orthanc_id(image.SeriesInstanceUID if change == "NewSeries" else image.StudyInstanceUID)
+            self.tags |= {str(image.SOPInstanceUID): image for image in images}
+            level, keyword = ("series", "Series") if change == "NewSeries" else ("studies", "Study")
+            name = orthanc_id(images[-1][f"{keyword}InstanceUID"].value)
             about = {"ChangeType": change, "ID": name, "Path": f"/{level}/{name}"}
             self._changes.append(about | {"Seq": len(self._changes) + 1})
 
     def results(self) -> Counter[str]:
         """Number of results of each study."""
-        return Counter(
-            str(tags.StudyInstanceUID) for tags in self.tags.values() if tags.get("Modality") == "SR"
-        )
+        return Counter(str(image.StudyInstanceUID) for image in self.tags.values() if image.Modality == "SR")
 
     def answer(self, path: str) -> object:
         """Answer to a GET request; None for an unknown resource."""
@@ -160,39 +162,44 @@ class FakeOrthanc:
             page = self._changes[since : since + limit]
             return {"Changes": page, "Last": page[-1]["Seq"] if page else len(self._changes)}
         level, name, *rest = path.strip("/").split("/")
-        if level == "instances":
-            return next(self.stored[sop] for sop in self.stored if orthanc_id(sop) == name)
-        keyword = {"studies": "StudyInstanceUID", "series": "SeriesInstanceUID"}[level]
-        images = [tags for tags in self.tags.values() if orthanc_id(tags[keyword].value) == name]
-        if not images:
-            return None
-        study = {
-            "ID": orthanc_id(images[0].StudyInstanceUID),
-            "IsStable": self.stable,
-            "MainDicomTags": {"StudyInstanceUID": images[0].StudyInstanceUID},
-        }
-        tag = {image.SeriesInstanceUID: image for image in images}
-        series = [
-            {
-                "ID": orthanc_id(name),
-                "MainDicomTags": {k: str(image.get(k)) for k in ("Modality", "Manufacturer") if k in image},
-            }
-            for name, image in tag.items()
-        ]
-        instances = [
+        keyword = {"studies": "Study", "series": "Series", "instances": "SOP"}[level] + "InstanceUID"
+        images = [image for image in self.tags.values() if orthanc_id(image[keyword].value) == name]
+        if not images or level == "instances":
+            return _content(images[0]) if images else None
+        about = [
             {
                 "ID": orthanc_id(image.SOPInstanceUID),
                 "ParentSeries": orthanc_id(image.SeriesInstanceUID),
-                "FileUuid": sha256(self.stored[image.SOPInstanceUID]).hexdigest(),
+                "FileUuid": sha256(_content(image)).hexdigest(),
+                "MainDicomTags": {k: str(image.get(k)) for k in ("Modality", "Manufacturer") if k in image},
             }
             for image in images
         ]
-        return {"series": series, "instances": instances}.get(rest[0], study) if rest else study
+        if rest == ["instances"]:
+            return about
+        if rest == ["series"]:
+            return list(
+                {each["ParentSeries"]: each | {"ID": each["ParentSeries"]} for each in about}.values()
+            )
+        uid = images[0].StudyInstanceUID
+        tags = {"StudyInstanceUID": uid}
+        return {"ID": orthanc_id(uid), "IsStable": self.is_stable, "MainDicomTags": tags}
+
+    def post(self, path: str, body: bytes) -> object:
+        """Answer to a POST request."""
+        self.posts[path] += 1
+        if path != "/instances":
+            self.bodies.append(json.loads(body))
+            return {}
+        image = dcmread(BytesIO(body))
+        self.store(image)
+        return {"ID": orthanc_id(image.SOPInstanceUID)}
 
 
-def orthanc_id(text: str) -> str:
-    """Orthanc's ID of the resource with a UID."""
-    return sha256(text.encode()).hexdigest()[:16]
+def _content(image: Dataset) -> bytes:
+    buffer = BytesIO()
+    image.save_as(buffer, enforce_file_format=True)
+    return buffer.getvalue()
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -203,21 +210,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self._answer(lambda: self._post(body))
-
-    def _post(self, body: bytes) -> object:
-        self.orthanc.posts[self.path] += 1
-        if self.path != "/instances":
-            self.orthanc.bodies.append(json.loads(body))
-            return {}
-        image = dcmread(BytesIO(body))
-        self.orthanc.store(image)
-        return {"ID": orthanc_id(image.SOPInstanceUID)}
+        self._answer(lambda: self.orthanc.post(self.path, body))
 
     def _answer(self, answer: Callable[[], object]) -> None:
-        self.orthanc.logins.add(self.headers.get("Authorization", ""))
         status = self.orthanc.fault(self.path)
         with self.orthanc.lock:
+            self.orthanc.logins.add(self.headers.get("Authorization", ""))
             content = answer() if status <= 0 else {}
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
         with suppress(OSError):  # the worker was killed

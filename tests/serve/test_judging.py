@@ -82,8 +82,8 @@ def test_child_ends_with_a_killed_worker(tmp_path):
 
 def test_judge_keeps_the_ledger_and_not_the_prepared_set(tmp_path, monkeypatch):
     class Predictor:
-        def __init__(self, *given):
-            assert given == ("run", "triage", "words")
+        def __init__(self, **given):
+            assert given == {"model": "run", "triage": "triage", "contrast_words": "words"}
 
         def __call__(self, study, out, *, shown):
             (out / "prepared").mkdir()

@@ -45,12 +45,12 @@ def test_results_return_and_are_not_judged(tmp_path, orthanc, on_orthanc, calls)
 
 
 def test_study_is_judged_when_it_is_stable(tmp_path, orthanc, on_orthanc, calls):
-    orthanc.stable = False
+    orthanc.is_stable = False
     orthanc.store(*study(1), change="NewSeries")
     worker = on_orthanc()
     worker.poll()
     assert (len(calls), since(tmp_path)) == (0, 0)
-    orthanc.stable = True  # after a restart Orthanc says so, without a change
+    orthanc.is_stable = True  # after a restart Orthanc says so, without a change
     on_orthanc().poll()
     assert orthanc.results() == {uid(1): 1}
 
@@ -187,7 +187,7 @@ def test_login_is_sent_and_not_logged(tmp_path, orthanc, on_orthanc, calls, monk
 def test_login_that_cannot_be_used_is_not_shown(tmp_path, monkeypatch):
     monkeypatch.delenv(LOGIN_VARIABLE, raising=False)
     assert read_login(None) == ""
-    for content in (b"secret", b"", b"\xff:"):
+    for content in (b"secret", b"", b"\xff"):
         (tmp_path / "login").write_bytes(content)
         with pytest.raises(ConfigError, match="user:password") as caught:
             read_login(tmp_path / "login")

@@ -5,7 +5,6 @@ Studies arrive by dcmtk's dcmsend. Worker and Orthanc are killed while they work
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -17,26 +16,19 @@ import pytest
 from pydicom import dcmread
 
 from tests.phantoms import cq500
-from tests.serve.fakes import wait_for
+from tests.serve.fakes import free_port, wait_for
 
 ROOT = Path(__file__).parents[2]
 ORTHANC = shutil.which("Orthanc") or shutil.which("Orthanc", path="/usr/sbin")
 DCMSEND, STORESCP = shutil.which("dcmsend"), shutil.which("storescp", path="/usr/bin")
 DICOMWEB = Path("/usr/share/orthanc/plugins/libOrthancDicomWeb.so")
+IS_INSTALLED = ORTHANC and DICOMWEB.exists() and DCMSEND and STORESCP
 pytestmark = [
     pytest.mark.services,
-    pytest.mark.skipif(ORTHANC is None, reason="no Orthanc (Debian: apt-get install orthanc)"),
-    pytest.mark.skipif(not DICOMWEB.exists(), reason="no DICOMweb (apt-get install orthanc-dicomweb)"),
-    pytest.mark.skipif(DCMSEND is None, reason="no dcmsend (Debian: apt-get install dcmtk)"),
+    pytest.mark.skipif(not IS_INSTALLED, reason="Debian: apt-get install orthanc orthanc-dicomweb dcmtk"),
 ]
 LOGIN = {"name": "worker", "password": "open sesame"}
 PATIENCE = 300.0
-
-
-def free_port():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
 
 
 class Server:
@@ -215,7 +207,6 @@ def test_worker_beside_orthanc(tmp_path, ended, slices):
     assert "CQ500" not in worker.log()
 
 
-@pytest.mark.skipif(STORESCP is None, reason="no storescp (Debian: apt-get install dcmtk)")
 def test_worker_beside_storescp(tmp_path, ended, slices):
     (tmp_path / "in").mkdir()
     port = free_port()

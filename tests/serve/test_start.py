@@ -2,20 +2,13 @@
 
 import io
 import logging
-import socket
 import urllib.request
 
 import pytest
 
 from ich_mil.errors import ConfigError
 from ich_mil.serve.start import start_log, start_metrics
-from tests.serve.fakes import ct_slice, uid, write
-
-
-def free_port():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
+from tests.serve.fakes import ct_slice, free_port, uid, write
 
 
 def test_metrics(tmp_path, in_folder, calls):
@@ -27,7 +20,7 @@ def test_metrics(tmp_path, in_folder, calls):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         lines = dict(line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line[0] != "#")
     assert {name: float(value) for name, value in lines.items()} == {
-        "ich_mil_last_success_seconds": worker.last_success,
+        "ich_mil_last_success_seconds": worker.counts["last_success_seconds"],
         "ich_mil_studies_judged": 1,
         "ich_mil_studies_failed": 1,
         "ich_mil_studies_waiting": 2,

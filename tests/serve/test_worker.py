@@ -48,7 +48,8 @@ def test_study_is_judged_once(tmp_path, in_folder, calls, caplog):
     about = state(tmp_path)
     assert (about["status"], about["reason"], len(about["contents"])) == ("done", "", 2)
     assert folders(tmp_path) == set(about["sent"])
-    assert (worker.counts["judged"], worker.counts["failed"], worker.last_success > 0) == (1, 0, True)
+    assert (worker.counts["studies_judged"], worker.counts["studies_failed"]) == (1, 0)
+    assert worker.counts["last_success_seconds"] > 0
     assert caplog.messages == [f"{key(STUDY)}: judged"]
     worker.poll()
     in_folder().poll()  # a restart
@@ -88,7 +89,7 @@ def test_study_without_a_result_is_recorded_and_waits_for_a_change(tmp_path, in_
     assert (about["status"], about["reason"], about["sent"]) == ("failed", reason, [])
     assert (tmp_path / "out" / key(STUDY) / "ledger.csv").read_text() == "scan,code\n"
     assert caplog.messages == [f"{key(STUDY)}: failed, see its state.json"]
-    assert worker.counts["failed"] == 1
+    assert worker.counts["studies_failed"] == 1
     add(tmp_path, 0)
     worker.poll()
     assert (state(tmp_path)["status"], state(tmp_path)["reason"]) == ("done", "")
