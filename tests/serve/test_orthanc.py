@@ -44,6 +44,18 @@ def test_results_return_and_are_not_judged(tmp_path, orthanc, on_orthanc, calls)
     assert replaced == [uid(*sorted(uid(uid(1), k) for k in (0, 1)))]
 
 
+def test_overwritten_slice_is_new_and_a_ct_image_of_ours_is_not(orthanc, on_orthanc, calls):
+    orthanc.store(*study(1))
+    worker = on_orthanc()
+    worker.poll()
+    orthanc.store(ct_slice(uid(1), 7, Manufacturer="ich_mil", SeriesInstanceUID=uid("ours")))
+    worker.poll()
+    assert len(calls) == 1
+    orthanc.store(*study(1, 0, PixelData=bytes([1]) * 128))
+    worker.poll()
+    assert (len(calls), orthanc.results()) == (2, {uid(1): 1})
+
+
 def test_study_is_judged_when_it_is_stable(tmp_path, orthanc, on_orthanc, calls):
     orthanc.is_stable = False
     orthanc.store(*study(1), change="NewSeries")
