@@ -41,7 +41,7 @@ test-gpu: $(STAMP)
 
 # a real archive, DICOM validators and a browser: Debian packages, which only root can install
 test-services: $(STAMP)
-	apt-get update -qq && apt-get install -y -qq --no-install-recommends orthanc dcmtk dicom3tools chromium chromium-driver
+	apt-get update -qq && apt-get install -y -qq --no-install-recommends orthanc orthanc-dicomweb dcmtk dicom3tools chromium chromium-driver
 	$(BIN)/python -m pytest -m 'services or browser' tests/serve tests/report
 
 lint: $(STAMP)

@@ -10,7 +10,6 @@ from ich_mil import guard
 from ich_mil.cli import main
 from ich_mil.errors import DataError
 from ich_mil.progress import printable, progress, say
-from ich_mil.serve.node import log_to_output
 
 HOSTILE = "\x1b]0;title\x07 \x9b31m \u202e\u2066 \r\x00\u2028 \udce9"
 
@@ -70,10 +69,3 @@ def test_error_of_the_program_is_printable(capsys, monkeypatch):
 def test_arguments_that_are_unknown_are_printable(capsys):
     assert main(["drift", "a", "--reference", "b", HOSTILE]) == 2
     assert lines_without_control(capsys.readouterr().err) == 1
-
-
-def test_log_of_the_node_is_printable(capfd):
-    text = HOSTILE.replace("\udce9", "")  # pytest keeps the raw log, and xdist cannot send a surrogate
-    with log_to_output():
-        logging.getLogger("ich_mil.serve.spool").warning("%s\nforged", text)
-    assert lines_without_control(capfd.readouterr().out) == 1

@@ -1,1 +1,1 @@
-"""DICOM network node: receives studies by C-STORE, runs the model, and sends results by C-STORE."""
+"""Worker `ich-mil serve`: predicts the studies of a folder or of Orthanc as they arrive."""

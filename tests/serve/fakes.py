@@ -1,249 +1,240 @@
-"""Stand-ins for tests of the node: settings, an archive, a sender, and access to the status pages.
+"""DICOM slices, a judge without a model, and an Orthanc without a database.
 
-`python -m tests.serve.fakes FILE.json SECONDS CALLS` runs a node with a fake judge.
+`python -m tests.serve.fakes URL OUT` runs a worker on Orthanc with the fake judge.
 """
 
+import errno
 import json
-import multiprocessing
+import os
+import re
 import socket
 import sys
+import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from multiprocessing.context import SpawnProcess
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
 
-from pydicom.dataset import Dataset
-from pydicom.uid import (
-    CTImageStorage,
-    ExplicitVRLittleEndian,
-    ImplicitVRLittleEndian,
-    SecondaryCaptureImageStorage,
-)
-from pynetdicom import AE, DEFAULT_TRANSFER_SYNTAXES, AllStoragePresentationContexts, evt
-from pynetdicom.association import Association
+from pydicom import dcmread
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, generate_uid
 
-from ich_mil.serve.settings import ArchiveSettings, ServeSettings
-from ich_mil.serve.spool import Spool
-from ich_mil.serve.studies import Job
-from tests.serve.judges import capture, ct_slice, uid
+from ich_mil.errors import ConfigError, DataError, DiskFullError, ModelError
+from ich_mil.files import digest
 
-STORAGE = [context.abstract_syntax for context in AllStoragePresentationContexts]
-
-
-def settings_of(folder: Path, *, archive: int | ArchiveSettings = 104, **changes: object) -> ServeSettings:
-    """Settings of a node with short times, and a spool in `folder`."""
-    values: dict = {
-        "model": folder,
-        "spool": folder / "spool",
-        "archive": ArchiveSettings("ARCHIVE", "127.0.0.1", archive) if isinstance(archive, int) else archive,
-        "senders": ["SCANNER", "OTHER"],
-        "ae_title": "NODE",
-        "port": 0,
-        "http_port": 0,
-        "silence_seconds": 0.3,
-        "retry_seconds": 0.2,
-        "longest_retry_seconds": 0.4,
-        "free_gb": 0.0,
-    }
-    return ServeSettings(**(values | changes))
+WISHES = {
+    "refuse": DataError("no usable slice"),
+    "model": ModelError("no finished run"),
+    "config": ConfigError("no such phrase"),
+    "full": DiskFullError("x: the disk is full"),
+    "full device": OSError(errno.ENOSPC, "No space left on device"),
+    "bug": KeyError("bug"),
+}
+"""What `fake_judge` raises for a StudyDescription."""
 
 
-def open_spool(folder: Path, **changes: object) -> Spool:
-    """A spool in `folder` without a silence period."""
-    return Spool(settings_of(folder, **({"silence_seconds": 1e-9, "keep_hours": 1.0} | changes)))
+def uid(*words: object) -> str:
+    """A UID of these words, the same each time."""
+    return generate_uid(entropy_srcs=[str(word) for word in words])
 
 
-def store(spool: Spool, image: Dataset, *, sop_uid: str | None = None) -> bool:
-    """Store an object as the listener does."""
-    path = spool.incoming / f"{time.monotonic_ns()}.dcm"
-    image.save_as(path, enforce_file_format=True)
-    return spool.store(path, sop_uid=str(image.SOPInstanceUID) if sop_uid is None else sop_uid)
+def key(study: str) -> str:
+    """Key of a study in OUT."""
+    return digest(study.encode())
 
 
-def judge(spool: Spool, job: Job, *names: str) -> list[Path]:
-    """Write one result, or one of each name, as a worker does."""
-    image, work = ct_slice(job.study_uid, 0), spool.work(job)
-    sops = sorted(path.name for path in job.objects.iterdir())
-    return [capture(image, [*sops, name], work / f"{name}.dcm") for name in names or ["capture"]]
+def ct_slice(study: str, number: int, **changes: object) -> Dataset:
+    """A CT slice of 8 x 8 pixels."""
+    image = Dataset()
+    image.file_meta = FileMetaDataset()
+    image.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    image.SOPClassUID, image.SOPInstanceUID = CTImageStorage, uid(study, number)
+    image.StudyInstanceUID, image.SeriesInstanceUID = study, uid(study, "series")
+    image.Modality, image.PatientName, image.PatientID = "CT", "Secret^Name", "P1"
+    image.InstanceNumber, image.Rows, image.Columns = number, 8, 8
+    image.ImagePositionPatient = [0, 0, number]
+    image.BitsAllocated = image.BitsStored = 16
+    image.HighBit, image.PixelRepresentation, image.SamplesPerPixel = 15, 0, 1
+    image.PhotometricInterpretation, image.PixelData = "MONOCHROME2", bytes(128)
+    for keyword, value in changes.items():
+        setattr(image, keyword, value)
+    return image
 
 
-def judged(spool: Spool, study: int = 1, number: int = 0, *, sent: bool = False) -> Job:
-    """Store a slice of a study and judge the study; with `sent`, mark its result as sent."""
-    store(spool, ct_slice(uid(study), number))
-    job = spool.take()
-    spool.judged(job, judge(spool, job))
-    if sent:
-        spool.outbox.took(spool.outbox.due())
-    return job
+def write(image: Dataset, path: Path) -> Path:
+    """Write a slice, in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save_as(path.with_suffix(".tmp"), enforce_file_format=True)
+    return path.with_suffix(".tmp").rename(path)
 
 
-def failed(spool: Spool, study: int = 1, number: int = 0) -> Job:
-    """Store a slice of a study and record that the study has no result."""
-    store(spool, ct_slice(uid(study), number))
-    job = spool.take()
-    spool.fail(job, "why")
-    return job
+def result(sops: Sequence[str], study: str) -> Dataset:
+    """Result of a study with these SOP instance UIDs."""
+    report = ct_slice(study, 0, Modality="SR", Manufacturer="ich_mil", SeriesInstanceUID=uid(*sops, "series"))
+    report.SOPInstanceUID = uid(*sorted(sops))
+    return report
 
 
-def send(
-    port: int,
-    images: Iterable[Dataset | Path],
-    *,
-    calling: str = "SCANNER",
-    called: str = "NODE",
-    patience: float = 60.0,
-) -> list[int]:
-    """Statuses of a C-STORE of each image, -1 without an answer in time; [] for a rejected association."""
-    ae = AE(ae_title=calling)
-    ae.dimse_timeout = patience
-    for sop_class in (CTImageStorage, SecondaryCaptureImageStorage):
-        ae.add_requested_context(sop_class, [ExplicitVRLittleEndian, ImplicitVRLittleEndian])
-    association = ae.associate("127.0.0.1", port, ae_title=called)
-    if not association.is_established:
-        return []
-    connection = association.dul.socket.socket
-    statuses: list[int] = []
-    for image in images:
-        if -1 in statuses or not association.is_established:
-            statuses.append(-1)
-            continue
-        said = association.send_c_store(image)
-        statuses.append(int(said.Status) if "Status" in said else -1)
-    if association.is_established:
-        association.release()
-    if connection is not None:
-        connection.close()  # pynetdicom 3.0.4 leaves one open that was cut
-    return statuses
+def fake_judge(study: Path, out: Path, replaced: Sequence[Path]) -> None:
+    """Write one result, whose UID is a function of the slices, or obey the StudyDescription."""
+    images = [dcmread(path) for path in sorted(study.iterdir())]
+    print(images[0].PatientName)
+    wish = str(images[0].get("StudyDescription", ""))
+    (out / "ledger.csv").write_text("scan,code\n")
+    if wish == "crash":
+        os._exit(7)
+    if wish == "hang":
+        time.sleep(1000)
+    if wish in WISHES:
+        raise WISHES[wish]
+    (out / "replaced.json").write_text(json.dumps([dcmread(path).SOPInstanceUID for path in replaced]))
+    if wish != "idle":
+        sops = [image.SOPInstanceUID for image in images]
+        write(result(sops, images[0].StudyInstanceUID), out / "dicom" / "report-1.dcm")
 
 
-def connect(port: int) -> Association:
-    """An association that may send CT slices."""
-    ae = AE(ae_title="SCANNER")
-    ae.add_requested_context(CTImageStorage)
-    return ae.associate("127.0.0.1", port, ae_title="NODE")
-
-
-class Archive:
-    """Archive that answers `status`, or `answers[SOP instance UID]`, after it has called `then`."""
-
-    def __init__(
-        self,
-        port: int = 0,
-        *,
-        takes: Iterable[str] = STORAGE,
-        syntaxes: Sequence[str] = DEFAULT_TRANSFER_SYNTAXES,
-    ) -> None:
-        self.status = 0
-        self.answers: dict[str, int] = {}
-        self.then: Callable[[], object] = lambda: None
-        self.received: list[str] = []
-        self.callers: set[str] = set()
-        self._ae = AE(ae_title="ARCHIVE")
-        self._ae.require_called_aet = True
-        for sop_class in takes:
-            self._ae.add_supported_context(sop_class, syntaxes)
-        self._server = self._ae.start_server(
-            ("127.0.0.1", port), block=False, evt_handlers=[(evt.EVT_C_STORE, self._store)]
-        )
-        self.port = self._server.server_address[1]
-
-    def _store(self, event: evt.Event) -> int:
-        sop = str(event.request.AffectedSOPInstanceUID)
-        self.callers.add(event.assoc.requestor.ae_title)
-        status = self.answers.get(sop, self.status)
-        if status == 0:
-            self.received.append(sop)
-        self.then()
-        return status
-
-    def is_called(self) -> bool:
-        """Whether an association is open."""
-        return bool(self._ae.active_associations)
-
-    def stop(self) -> None:
-        self._ae.shutdown()
-
-
-def free_port() -> int:
-    """A free port."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
-
-
-def judging_processes() -> list[SpawnProcess]:
-    """Running judging processes; those of joblib have another class."""
-    return [one for one in multiprocessing.active_children() if isinstance(one, SpawnProcess)]
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs, as opposed to a zombie."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
-
-
-def wait_for(true: Callable[[], bool], *, seconds: float = 60.0) -> None:
-    """Wait until `true()`; `AssertionError` after `seconds`."""
+def wait_for(is_true: Callable[[], object], *, seconds: float = 60.0) -> None:
+    """Wait until `is_true()`; `AssertionError` after `seconds`."""
     until = time.monotonic() + seconds
-    while not true():
+    while not is_true():
         assert time.monotonic() < until, "waited too long"
         time.sleep(0.05)
 
 
-def look(port: int, page: str) -> tuple[int, str]:
-    """HTTP status and text of a page of the status server."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=10) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
+def free_port() -> int:
+    """A free port."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return server.getsockname()[1]
 
 
-def metric(port: int, name: str) -> float:
-    """One value of /metrics."""
-    lines = look(port, "metrics")[1].splitlines()
-    return float(next(line.split()[1] for line in lines if line.startswith(f"ich_mil_{name} ")))
+def orthanc_id(text: str) -> str:
+    """Orthanc's ID of the resource with a UID."""
+    return sha256(text.encode()).hexdigest()[:16]
 
 
-def notes(folder: Path) -> list[dict]:
-    """The JSON files of a folder of the spool."""
-    found = []
-    for path in sorted(folder.glob("*.json")):
-        with suppress(FileNotFoundError):
-            found.append(json.loads(path.read_bytes()))
-    return found
+class FakeOrthanc:
+    """The parts of Orthanc's REST API that the worker uses.
+
+    Attributes:
+        tags: data sets by SOP instance UID.
+        posts: number of POST requests of each path; `bodies` are those that forward results.
+        is_stable: whether all studies are stable.
+        fault: function (path) -> HTTP status of the answer, 0 for the right one, -1 for a cut connection.
+        logins: values of the header Authorization.
+    """
+
+    def __init__(self) -> None:
+        self.tags: dict[str, Dataset] = {}
+        self.posts, self.bodies, self.logins = Counter[str](), list[dict](), set[str]()
+        self.is_stable, self.lock = True, threading.RLock()
+        self.fault: Callable[[str], int] = lambda path: 0
+        self._changes: list[dict] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"orthanc": self}))
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def store(self, *images: Dataset, change: str = "StableStudy") -> None:
+        """Store images, as by C-STORE, and add a change for the study of the last."""
+        with self.lock:
+            self.tags |= {str(image.SOPInstanceUID): image for image in images}
+            level, keyword = ("series", "Series") if change == "NewSeries" else ("studies", "Study")
+            name = orthanc_id(images[-1][f"{keyword}InstanceUID"].value)
+            about = {"ChangeType": change, "ID": name, "Path": f"/{level}/{name}"}
+            self._changes.append(about | {"Seq": len(self._changes) + 1})
+
+    def results(self) -> Counter[str]:
+        """Number of results of each study."""
+        return Counter(str(image.StudyInstanceUID) for image in self.tags.values() if image.Modality == "SR")
+
+    def answer(self, path: str) -> object:
+        """Answer to a GET request; None for an unknown resource."""
+        if match := re.match(r"/changes\?since=(\d+)&limit=(\d+)$", path):
+            since, limit = map(int, match.groups())
+            page = self._changes[since : since + limit]
+            return {"Changes": page, "Last": page[-1]["Seq"] if page else len(self._changes)}
+        level, name, *rest = path.strip("/").split("/")
+        keyword = {"studies": "Study", "series": "Series", "instances": "SOP"}[level] + "InstanceUID"
+        images = [image for image in self.tags.values() if orthanc_id(image[keyword].value) == name]
+        if not images or level == "instances":
+            return _content(images[0]) if images else None
+        about = [
+            {
+                "ID": orthanc_id(image.SOPInstanceUID),
+                "ParentSeries": orthanc_id(image.SeriesInstanceUID),
+                "FileUuid": sha256(_content(image)).hexdigest(),
+                "MainDicomTags": {k: str(image.get(k)) for k in ("Modality", "Manufacturer") if k in image},
+            }
+            for image in images
+        ]
+        if rest == ["instances"]:
+            return about
+        if rest == ["series"]:
+            return list(
+                {each["ParentSeries"]: each | {"ID": each["ParentSeries"]} for each in about}.values()
+            )
+        uid = images[0].StudyInstanceUID
+        tags = {"StudyInstanceUID": uid}
+        return {"ID": orthanc_id(uid), "IsStable": self.is_stable, "MainDicomTags": tags}
+
+    def post(self, path: str, body: bytes) -> object:
+        """Answer to a POST request."""
+        self.posts[path] += 1
+        if path != "/instances":
+            self.bodies.append(json.loads(body))
+            return {}
+        image = dcmread(BytesIO(body))
+        self.store(image)
+        return {"ID": orthanc_id(image.SOPInstanceUID)}
 
 
-@contextmanager
-def no_room_for(folder: Path) -> Iterator[None]:
-    """Nothing can be written into this empty folder meanwhile."""
-    folder.rmdir()
-    folder.touch()
-    yield
-    folder.unlink()
-    folder.mkdir()
+def _content(image: Dataset) -> bytes:
+    buffer = BytesIO()
+    image.save_as(buffer, enforce_file_format=True)
+    return buffer.getvalue()
 
 
-@contextmanager
-def unreadable(path: Path) -> Iterator[None]:
-    """This file or folder is there, but cannot be opened meanwhile."""
-    aside = path.rename(path.with_name("aside"))
-    path.symlink_to(path)  # to itself: too many links
-    yield
-    path.unlink()
-    aside.rename(path)
+class _Handler(BaseHTTPRequestHandler):
+    orthanc: FakeOrthanc
+
+    def do_GET(self) -> None:
+        self._answer(lambda: self.orthanc.answer(self.path))
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer(lambda: self.orthanc.post(self.path, body))
+
+    def _answer(self, answer: Callable[[], object]) -> None:
+        status = self.orthanc.fault(self.path)
+        with self.orthanc.lock:
+            self.orthanc.logins.add(self.headers.get("Authorization", ""))
+            content = answer() if status <= 0 else {}
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        with suppress(OSError):  # the worker was killed
+            self.send_response(404 if content is None else max(status, 200))
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body[: len(body) // 2] if status < 0 else body)
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 if __name__ == "__main__":
-    from ich_mil.serve.node import serve
-    from tests.serve.judges import FakeJudge
+    from ich_mil.serve.orthanc import Orthanc
+    from ich_mil.serve.worker import Worker
+    from tests.serve.fakes import fake_judge as judge
 
-    file, seconds, calls = sys.argv[1:]
-    values = json.loads(Path(file).read_bytes())
-    settings = settings_of(Path(file).parent, **values)
-    serve(settings, FakeJudge(seconds=float(seconds), calls=Path(calls)))
+    url, out = sys.argv[1:]
+    worker = Worker(Orthanc(url, Path(out)), Path(out), judge, seconds=60)
+    while True:
+        worker.poll()
+        time.sleep(0.02)

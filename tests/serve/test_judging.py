@@ -1,132 +1,107 @@
-"""The judging process: start, replacement and end; and which errors mean a full disk."""
+"""The child process that judges a study."""
 
 import errno
-import sqlite3
-import threading
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
 
 import pytest
 
-from ich_mil.errors import DataError, ModelError
-from ich_mil.files import whole_file
-from ich_mil.serve import judging
-from ich_mil.serve.disk import is_disk_full
-from ich_mil.serve.judging import JudgeLostError, JudgeProcess, StoppedError
-from tests.serve import judges
-from tests.serve.fakes import alive, judging_processes, wait_for
+from ich_mil.commands import predict
+from ich_mil.errors import DataError, ModelError, ProcessError
+from ich_mil.serve.judging import judge, run_in_child
+from tests.serve.fakes import ct_slice, fake_judge, uid, wait_for, write
 
-
-@pytest.fixture
-def process():
-    """Function that makes a judging process with these limits."""
-    made = []
-
-    def one(factory=judges.plain_judge, *, seconds=60.0, stop=None):
-        made.append(JudgeProcess(factory, seconds=seconds, memory_mb=250.0, stop=stop or threading.Event()))
-        return made[-1]
-
-    yield one
-    for process in made:
-        process.end()
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("factory", "seconds", "reason"), [(judges.crash, 60.0, "exit code 3"), (judges.hang, 0.1, "0.1 s")]
+    ("wish", "error", "reason"),
+    [
+        ("crash", ProcessError, "exit code 7"),
+        ("hang", ProcessError, "longer than 3 s"),
+        ("bug", ProcessError, "KeyError: 'bug'"),
+        ("refuse", DataError, "no usable slice"),
+        ("model", ModelError, "no finished run"),
+        ("config", ModelError, "no such phrase"),
+        ("full", OSError, "No space left on device"),
+        ("full device", OSError, "No space left on device"),
+    ],
 )
-def test_process_that_does_not_start(process, factory, seconds, reason):
-    with pytest.raises(ModelError, match=reason):
-        process(factory, seconds=seconds).start()
-    assert not judging_processes()
+def test_errors_of_the_child_by_cause(tmp_path, wish, error, reason, capfd):
+    write(ct_slice(uid(1), 0, StudyDescription=wish), tmp_path / "study" / "0.dcm")
+    (tmp_path / "out").mkdir()
+    work = partial(fake_judge, tmp_path / "study", tmp_path / "out", ())
+    with pytest.raises(error, match=re.escape(reason)) as caught:
+        run_in_child(work, seconds=3 if wish == "hang" else 60)
+    if error is OSError:
+        assert caught.value.errno == errno.ENOSPC
+    assert not multiprocessing.active_children()
+    assert "Secret" not in capfd.readouterr().out
 
 
-def test_stop_during_start(process):
-    stop = threading.Event()
-    stop.set()
-    with pytest.raises(StoppedError):  # `hang` would end by its time limit: a `ModelError`
-        process(judges.hang, stop=stop).start()
-    assert not judging_processes()
+def test_child_writes_its_results(tmp_path):
+    write(ct_slice(uid(1), 0), tmp_path / "study" / "0.dcm")
+    (tmp_path / "out").mkdir()
+    run_in_child(partial(fake_judge, tmp_path / "study", tmp_path / "out", ()), seconds=60)
+    assert (tmp_path / "out" / "dicom" / "report-1.dcm").is_file()
 
 
-def test_process_is_replaced_after_swelling_or_a_bug(process, tmp_path, monkeypatch):
-    monkeypatch.setattr(judging, "_POLL_SECONDS", 5.0)  # its memory is checked after its answer only
-    one = process()
-    pids = []
-    for wish in ("a", "b", "swell", "bug", "c", "d"):
-        if wish == "bug":
-            with pytest.raises(JudgeLostError, match="KeyError"):
-                one.judge(tmp_path / wish, tmp_path)
+def note_and_sleep(path):
+    path.write_text(str(os.getpid()))
+    time.sleep(1000)
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def test_child_ends_with_a_killed_worker(tmp_path):
+    code = (
+        "import sys; from functools import partial; from pathlib import Path;"
+        "from ich_mil.serve.judging import run_in_child; from tests.serve.test_judging import note_and_sleep;"
+        "run_in_child(partial(note_and_sleep, Path(sys.argv[1])), seconds=900)"
+    )
+    worker = subprocess.Popen([sys.executable, "-c", code, tmp_path / "pid"], cwd=ROOT)
+    wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+    child = int((tmp_path / "pid").read_text())
+    assert is_alive(child)
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
+    wait_for(lambda: not is_alive(child))
+
+
+def test_judge_keeps_the_ledger_and_not_the_prepared_set(tmp_path, monkeypatch):
+    class Predictor:
+        def __init__(self, **given):
+            assert given == {"model": "run", "triage": "triage", "contrast_words": "words"}
+
+        def __call__(self, study, out, *, shown):
+            (out / "prepared").mkdir()
+            (out / "prepared" / "ledger.csv").write_text("scan,code\n")
+            assert (shown.dicom, shown.names, shown.replaced) == (True, False, ("a", "b"))
+            if study.name == "bad":
+                raise DataError("bad")
+            (out / "index.html").write_text("")
+
+    monkeypatch.setattr(predict, "Predictor", Predictor)
+    run = partial(judge, model="run", triage="triage", contrast_words="words")
+    run(None, tmp_path, ())
+    for name, kept in (("bad", {"ledger.csv"}), ("good", {"index.html", "ledger.csv"})):
+        out = tmp_path / f"out-{name}"
+        out.mkdir()
+        if name == "bad":
+            with pytest.raises(DataError, match="bad"):
+                run(Path(name), out, ["a", "b"])
         else:
-            pids += [path.name for path in one.judge(tmp_path / wish, tmp_path)]
-    first, second, third, fourth, fifth = pids
-    assert first == second == third != fourth == fifth
-    assert one.starts == 3
-
-
-def test_the_judge_is_given_what_was_sent(process, tmp_path):
-    sent = [tmp_path / "a.dcm", tmp_path / "b.dcm"]
-    assert process().judge(tmp_path / "grown", tmp_path, sent) == sent
-
-
-def test_children_of_a_study_end_with_its_process(process, tmp_path):
-    with pytest.raises(JudgeLostError, match="exit code 7"):
-        process().judge(tmp_path / "child", tmp_path)
-    child = int((tmp_path / "child").read_text())
-    wait_for(lambda: not alive(child))
-
-
-def _full_device():
-    with open("/dev/full", "wb", buffering=0) as file:  # noqa: PTH123 - a device
-        file.write(b"x")
-
-
-def _full_database():
-    with sqlite3.connect(":memory:") as database:
-        database.execute("PRAGMA max_page_count = 1")
-        database.execute("CREATE TABLE a (b)")
-
-
-def _raise(error):
-    raise error
-
-
-@pytest.mark.parametrize(
-    "action",
-    [
-        _full_device,
-        _full_database,
-        *(
-            lambda error=error: _raise(error)
-            for error in (
-                OSError(errno.EDQUOT, "x"),
-                RuntimeError(
-                    'IoError(Os { code: 28, kind: StorageFull, message: "No space left on device" })'
-                ),
-                RuntimeError('I/O error: No space left on device (os error 28) at path "/x/.tmpEXGcTV"'),
-                RuntimeError('I/O error: Disk quota exceeded (os error 122) at path "/x/.tmpEXGcTV"'),
-            )
-        ),
-    ],
-)
-def test_full_disk(tmp_path, action):
-    """Errors of the system, of SQLite, and of libraries that give the number in the message only."""
-    with pytest.raises(Exception) as caught, whole_file(tmp_path / "file"):  # noqa: PT011 - of any kind
-        action()
-    outer = DataError("outer")
-    outer.__cause__ = caught.value
-    assert is_disk_full(caught.value)
-    assert is_disk_full(outer)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        DataError("the modality is 'No space left on device'"),
-        OSError(errno.EACCES, "x"),
-        sqlite3.OperationalError("no such table"),
-        KeyError("bug"),
-    ],
-)
-def test_other_errors_are_not_a_full_disk(error):
-    outer = DataError("outer")
-    outer.__cause__ = error
-    assert not is_disk_full(error)
-    assert not is_disk_full(outer)
+            run(Path(name), out, ["a", "b"])
+        assert {path.name for path in out.iterdir()} == kept
