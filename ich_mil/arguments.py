@@ -31,7 +31,6 @@ WITH_SETTINGS = {
     "run": "prepare, train, validate and report, by a configuration file or the name of a shipped one",
     "train": "prepare, train the CNN and fit the head",
     "grid": "fit a grid of heads to one feature table",
-    "reproduce": "run a benchmark protocol, given by name or file; without one, list the protocols",
     "serve": "run a DICOM node that predicts received studies",
 }
 """Commands with a configuration, and their help."""
@@ -44,7 +43,6 @@ EXAMPLES = {
     "train": "ich-mil train --config my.yaml --head.beta 1.5 --out checkpoints/other\n"
     "ich-mil train --config my.yaml --resume",
     "grid": "ich-mil grid --config grid_features --jobs 2",
-    "reproduce": "ich-mil reproduce\nich-mil reproduce digits --jobs 2\nich-mil reproduce my_protocol.yaml",
     "serve": "ich-mil serve --config node.yaml",
     "predict": "ich-mil predict /path/to/head_ct\nich-mil predict export --model checkpoints/demo --dicom",
     "validate": "ich-mil validate /data/site --layout folder --model headct-base",
@@ -99,11 +97,10 @@ class _Completion(argparse.Action):
         except ImportError as error:
             raise ConfigError("completion needs shtab: pip install 'ich-mil[completion]'") from error
         from ich_mil.config import GridConfig, RunConfig
-        from ich_mil.reproduce.protocol import ProtocolConfig
         from ich_mil.serve.settings import ServeSettings
 
         kinds = {"run": RunConfig, "train": RunConfig, "grid": GridConfig}
-        kinds |= {"reproduce": ProtocolConfig, "serve": ServeSettings}
+        kinds |= {"serve": ServeSettings}
         commands: dict[str, Any] = next(one.choices for one in parser._actions if one.dest == "command")
         commands |= {name: settings_parser(kind, program=f"ich-mil {name}") for name, kind in kinds.items()}
         for action in (one for command in commands.values() for one in command._actions):

@@ -41,7 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "run": _run_file,
         "train": _train,
         "grid": _grid,
-        "reproduce": _reproduce,
         "serve": _serve,
     }
     if command in with_settings:  # options are the fields of their configuration
@@ -259,18 +258,6 @@ def _grid(words: list[str]) -> None:
     from ich_mil.commands.grid import grid
 
     grid(config)
-
-
-def _reproduce(words: list[str]) -> None:
-    from ich_mil.reproduce.protocol import list_protocols, read_protocol
-
-    if not words:
-        say(*list_protocols().split("\n"))
-        return
-    protocol = read_protocol(words, more=examples("reproduce"))
-    from ich_mil.reproduce.run import reproduce
-
-    reproduce(protocol)
 
 
 def _serve(words: list[str]) -> None:

@@ -75,13 +75,6 @@ def test_run_is_the_whole_pipeline_by_file_or_name(monkeypatch, tmp_path, capsys
     assert "one of ctich, demo" in refused(capsys, "run")
 
 
-def test_reproduce_without_a_name_lists_the_protocols(capsys):
-    assert main(["reproduce"]) == 0
-    listed = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert {*listed} == {"digits", "features", "mnist", "musk", "rsna"}
-    assert listed["musk"] == "MUSK"
-
-
 def test_completion_knows_commands_options_and_settings(tmp_path):
     pytest.importorskip("shtab")
     script = subprocess.run(

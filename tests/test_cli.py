@@ -569,7 +569,7 @@ def test_numbers_out_of_range(capsys, words, named):
 
 def test_torchrun_is_for_train_alone(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    assert "'reproduce'" in refused(capsys, "reproduce", "features", "--out", tmp_path / "out")
+    assert "'grid'" in refused(capsys, "grid", "--config", "grid_features", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

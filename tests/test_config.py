@@ -10,7 +10,6 @@ import yaml
 from ich_mil.config import RunConfig, read_config, read_grid
 from ich_mil.errors import ConfigError
 from ich_mil.gp.head import Head
-from ich_mil.reproduce.protocol import read_protocol
 from ich_mil.serve.settings import ServeSettings
 from ich_mil.settings import CONFIGS as CONFIGS_IN_PACKAGE
 from ich_mil.settings import config_file, read_settings, shipped_configs
@@ -36,11 +35,6 @@ def test_every_yaml_loads(path):
     if "archive" in given:
         settings = read_settings(ServeSettings, ["--config", str(path)])
         assert (settings.port, settings.archive.ae_title) == (given["port"], given["archive"]["ae_title"])
-        return
-    if "sets" in given:
-        protocol = read_protocol([str(path)])
-        assert str(protocol.out) == given["out"]
-        assert [one.name for one in protocol.sets] == [one["name"] for one in given["sets"]]
         return
     config = (read_grid if "grid" in given else read_config)(["--config", str(path)])
     assert str(config.out) == given["out"]
@@ -138,20 +132,15 @@ def test_missing_fields_and_files():
 
 
 def test_the_shipped_configurations_are_those_of_the_repository():
-    assert {**shipped_configs(), **{f"protocol_{k}": v for k, v in shipped_configs("protocol_").items()}} == {
-        path.stem: CONFIGS_IN_PACKAGE / path.name for path in CONFIGS
-    }
+    assert shipped_configs() == {path.stem: CONFIGS_IN_PACKAGE / path.name for path in CONFIGS}
     assert config_file("demo").read_text() == (CONFIGS[0].parent / "demo.yaml").read_text()
     assert read_config(["--config=demo"]) == read_config(["--config", "demo"])
-    assert read_protocol(["rsna"]).sets[0].path("root") == config_file("rsna")
 
 
-@pytest.mark.parametrize(
-    ("name", "prefix", "meant"), [("dmeo", "", "demo"), ("feature", "protocol_", "features"), ("x", "", None)]
-)
-def test_a_configuration_that_is_not_there(name, prefix, meant):
+@pytest.mark.parametrize(("name", "meant"), [("dmeo", "demo"), ("x", None)])
+def test_a_configuration_that_is_not_there(name, meant):
     with pytest.raises(ConfigError, match=rf"^{name}: no such configuration") as caught:
-        config_file(name, prefix)
+        config_file(name)
     assert (f"did you mean {meant!r}" in str(caught.value)) == (meant is not None)
 
 
@@ -174,9 +163,6 @@ def test_paths_are_filled_in(monkeypatch):
         SetSettings("rsna", "$D/rsna").path  # noqa: B018
     with pytest.raises(ConfigError, match=r"^root '~nobody_here/x': there is no such home folder; name"):
         SetSettings("rsna", "~nobody_here/x").path  # noqa: B018
-    protocol = read_protocol([str(CONFIGS[0].parent / "protocol_rsna.yaml")])
-    with pytest.raises(ConfigError, match=r"^set 'RSNA.*': findings '\$D/cq500/reads\.csv': the environment"):
-        protocol.sets[0].path("findings")
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "utf-16"])

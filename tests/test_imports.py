@@ -1,6 +1,7 @@
 """Imports run one way: a file imports only from layers above its own, and never in a circle."""
 
 import ast
+import re
 import subprocess
 import sys
 import textwrap
@@ -24,7 +25,7 @@ LAYERS = [
 ]
 LAYERS += ["convergence", "kernels", "dicom", "synthetic", "data", "reports", "encoders", "gp"]
 LAYERS += ["multimodal", "multikernel", "training", "evaluate", "config", "runs", "report"]
-LAYERS += ["commands", "serve", "reproduce"]
+LAYERS += ["commands", "serve"]
 LAYERS += ["arguments", "cli", "__main__"]
 
 
@@ -58,6 +59,12 @@ def test_no_import_runs_upward():
         if LAYERS.index(other.split(".")[0]) > LAYERS.index(name.split(".")[0])
     ]
     assert upward == []
+
+
+def test_the_package_imports_no_research():
+    texts = [path.read_text() for path in PACKAGE.rglob("*.py")]
+    imported = re.compile(r"^\s*(from|import) research\b", re.M)
+    assert not any(imported.search(text) for text in texts)
 
 
 def test_no_circle():
@@ -116,7 +123,6 @@ def test_wrong_paths_and_settings_are_refused_before_torch_is_imported(tmp_path)
         ["train", "--config", "nowhere.yaml"],
         ["grid", "--config", "grid.yaml"],
         ["grid", "--config", "bad.yaml"],
-        ["reproduce", "nothing"],
         ["serve", "--config", "bad.yaml"],
         ["predict", "/absent"],
         ["predict", "site", "--out", "site/x"],

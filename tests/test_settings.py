@@ -7,7 +7,6 @@ import yaml
 
 from ich_mil.config import read_config, read_grid
 from ich_mil.errors import ConfigError
-from ich_mil.reproduce.protocol import read_protocol
 from ich_mil.serve.settings import ServeSettings
 from ich_mil.settings import read_settings
 
@@ -24,7 +23,6 @@ from ich_mil.settings import read_settings
         (read_config, "training: sub.yaml"),
         (read_grid, "train: {class_path: marking.C}"),
         (read_grid, "grid: {beta: [{class_path: marking.C}]}"),
-        (read_protocol, "heads: {a: {beta: {class_path: marking.C}}}"),
         (partial(read_settings, ServeSettings), "archive: {class_path: marking.C}"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

@@ -1,5 +1,5 @@
 """Implementation of the commands, one file per command.
 
-`train.py` runs `train`, `validate` and `report` in sequence. `ich-mil reproduce` lives in
-`ich_mil.reproduce`.
+`train.py` runs `train`, `validate` and `report` in sequence. Benchmarks are no commands: see
+`research`.
 """

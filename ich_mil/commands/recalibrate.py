@@ -8,8 +8,8 @@ sigmoid. The scans of the site are added to `splits.csv`, so that the model is n
 patients.
 
 Only the intercept is fitted: a refitted slope did not help for any number of scans tried
-(`ich-mil reproduce features`). The intercept depends on the share of positive scans, so scans selected by
-their label give a wrong intercept.
+(`python -m research.reproduce features`). The intercept depends on the share of positive scans, so scans
+selected by their label give a wrong intercept.
 """
 
 from pathlib import Path

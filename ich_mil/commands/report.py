@@ -21,8 +21,7 @@ from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import DataError, ModelError
-from ich_mil.evaluate.curves import scan_curves
-from ich_mil.evaluate.event_rates import calibration_table
+from ich_mil.evaluate.curves import calibration_table, scan_curves
 from ich_mil.evaluate.result_table import read_table
 from ich_mil.evaluate.scores import Scores
 from ich_mil.files import alone, write_text

@@ -12,7 +12,7 @@ Out: the statistics of a sweep, for R replicates that share φ:
 The matrix k (M, N) is never stored; one tile of φ exists at a time. φ is computed in float64 and rounded to
 the dtype of the products; sums over tiles are in float64. Sums over k in float32, whitened afterwards, would
 be cheaper, but P = L⁻¹ multiplies their errors by up to 1/jitter, and I + G would no longer be positive
-definite (benchmarks/RESULTS.md, "Why Φ is made before it is summed").
+definite (research/RESULTS.md, "Why Φ is made before it is summed").
 
 Shapes: N slices, n of a tile, D features, M inducing points, P directions, R replicates.
 """

@@ -52,7 +52,7 @@ twice as fast in one piece as in three."""
 GPU_ROWS = 65_536
 """Number of rows of a tile on a GPU. On an H200, shorter tiles leave the GPU waiting for the host (9.3 ms for
 752,803 slices with 32,768 rows, 6.6 ms with these, 6.4 ms with 262,144), longer ones take more memory
-(`python -m benchmarks.kernels --only gram`)."""
+(`python -m research.benchmarks.kernels --only gram`)."""
 
 GPU_BYTES = 256_000_000
 """Bytes of the products of a tile on a GPU if Φ is stored. A tile then needs no other memory, and fewer tiles
