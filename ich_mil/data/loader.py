@@ -2,7 +2,7 @@
 
 Threads suffice, because reading a scan is a copy from the file's memory map into pinned memory, and a copy
 releases the GIL. Worker processes would pass batches through shared memory, which the kernel clears for each
-step; this is six times slower (`python -m research.benchmarks.reading`).
+step; this is six times slower (`python -m benchmarks.reading`).
 """
 
 from collections import deque
