@@ -115,23 +115,6 @@ def test_a_rate_of_0_or_1_has_the_exact_interval_of_its_patients():
     np.testing.assert_allclose(frame[ENDS], [[0, 1 - 0.025 ** (1 / 6)], [0.025 ** (1 / 3), 1]])
 
 
-def test_scans_of_one_patient_do_not_narrow_an_interval():
-    generator = np.random.default_rng(1)
-    p = generator.random(40)
-    labels = (generator.random(40) < p).astype(int)
-    once = calibration_table(labels, p, alone(40), seed=0)
-    thrice = calibration_table(*(np.repeat(one, 3) for one in (labels, p, alone(40))), seed=0)
-    assert thrice.n.tolist() == (3 * once.n).tolist()
-    pd.testing.assert_frame_equal(thrice[["patients", "share", *ENDS]], once[["patients", "share", *ENDS]])
-    apart = calibration_table(np.repeat(labels, 3), np.repeat(p, 3), alone(120), seed=0)
-    assert ((apart.high - apart.low) < (once.high - once.low)).all()
-    assert (
-        calibration_table(np.array([0, 1]), np.array([0.4, 0.4]), ["a", "a"], seed=0)[ENDS]
-        .isna()
-        .all(axis=None)
-    )
-
-
 def test_calibration_bins_are_those_of_the_calibration_error_without_unlabelled_scans():
     generator = np.random.default_rng(2)
     p = generator.random(53)

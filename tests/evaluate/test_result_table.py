@@ -161,19 +161,6 @@ def test_perfect_scores_have_exact_intervals(truth):
     assert "one threshold tells the classes apart" in row_of(frame, "perfect", SCAN, "calibration_slope").note
 
 
-def test_perfect_slices_have_intervals_of_patient_pairs(truth):
-    perfect = Scores("perfect", None, truth["slice_labels"] * 0.6 + 0.2, slice_is_probability=True)
-    frame = made([perfect], truth)
-    scans = np.split(truth["slice_labels"], truth["offsets"][1:-1])
-    n = len(set(truth["patients"]))
-    mixed = {p for p, scan in zip(truth["patients"], scans, strict=True) if len(set(scan)) == 2}
-    assert len(mixed) > n // 2  # slices of both kinds are of the same patients: fewer pairs than patients
-    for level, behind in ((SLICE, n // 2), (INSIDE, len(mixed))):
-        row = row_of(frame, "perfect", level, "auc")
-        assert (row.value, row.high) == (1, 1)
-        assert row.low == pytest.approx(0.025 ** (1 / behind))
-
-
 def test_ece_interval_reaches_0(truth, model):
     constant = Scores("prevalence", np.full(40, truth["labels"].mean()), None)
     frame = made([model, constant], truth, resamples=200)
@@ -245,18 +232,6 @@ def test_text_has_110_columns(truth, model):
         assert note in text
 
 
-def test_correct_calls_are_counted(truth, model):
-    known = np.arange(40) >= 7
-    right = known & ((model.scan >= 0.5) == truth["labels"])
-    found = [int((right & (truth["labels"] == kind)).sum()) for kind in (1, 0)]
-    silent, wrong = Scores("silent", None, model.slice), Scores("wrong", 1.0 - truth["labels"], None)
-    notes = table_notes(made([model, silent, wrong], truth, labels=np.where(known, truth["labels"], -1)))
-    assert (
-        f"Correct calls of scans: GP {found[0]} of 17 positive and {found[1]} of 16 negative; "
-        "wrong 0 of 17 positive and 0 of 16 negative"
-    ) in notes
-
-
 def test_small_samples_are_noted(truth, model):
     number, labels = np.arange(200), np.resize(truth["labels"], 200)
     score = Scores("GP", np.resize(model.scan, 200), None)
@@ -276,20 +251,3 @@ def test_small_samples_are_noted(truth, model):
     notes = " ".join(table_notes(made([model], truth, patients=["ANONYMOUS"] * 40)))
     assert "same PatientID" in notes
     assert "Few" not in notes
-
-
-def test_ignored_resamples_are_noted(truth, model):
-    frame = made([model], truth).assign(ignored=0)
-    assert "were ignored" not in " ".join(table_notes(frame))
-    # one scan of 60 is called positive: a third of the resamples have none, and both classes
-    scans = {"labels": np.arange(60) % 2, "patients": [f"p{i}" for i in range(60)], "offsets": np.arange(61)}
-    timid = np.where(np.arange(60) == 1, 0.9, np.linspace(0.1, 0.4, 60))
-    frame = made([Scores("timid", timid, None)], scans)
-    assert frame[frame.metric != "ppv"].ignored.max() == 0 < frame.ignored.max()
-    assert f"Up to {frame.ignored.max()} resamples were ignored" in " ".join(table_notes(frame))
-
-
-def test_format_value():
-    assert format_value(0.9114, 0.8861, 0.9) == "0.911 [0.886, 0.900]"
-    assert format_value(0.5, np.nan, np.nan) == "0.500"
-    assert format_value(np.nan, np.nan, np.nan) == "–"

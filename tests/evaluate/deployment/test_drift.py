@@ -104,15 +104,6 @@ def test_shifted_column_raises_the_alarm(reference):
     assert "column 0" not in found.text()
 
 
-def test_shifted_scores_raise_the_alarm(reference):
-    table, scores = reference
-    rng = np.random.default_rng(2)
-    found = fit(table, scores).test(rng.normal(size=(25, 4)), 0.8 + rng.random(25) / 5, names(25))
-    assert (found.alarm, found.p_scores) == (True, 0.001)
-    assert found.p_features > 0.025
-    assert "score: median" in found.text()
-
-
 def test_change_of_correlation_raises_the_alarm():
     rng = np.random.default_rng(3)
 

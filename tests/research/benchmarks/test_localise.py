@@ -72,13 +72,6 @@ def test_means_and_intervals():
     assert [three.low, three.high] == pytest.approx(ends.tolist(), rel=1e-3)
 
 
-def test_all_hits_of_a_few_patients_are_not_always():
-    masks = square(10, slice(0, 5), slice(0, 2)).repeat(3, axis=0)
-    found = localise(torch.cat([one_cell(10, 1, 1)] * 3), masks, np.ones_like(masks), ["a", "a", "b"], seed=0)
-    ends = found.intervals["strict"]
-    assert (ends.low, ends.high) == (pytest.approx(np.sqrt(0.025)), 1.0)  # two of two patients
-
-
 def test_images_that_are_not_square():
     """20 x 100 pixels in cells of 2 x 4: the tolerance is 3 % of the longer side, heads are small."""
     masks, heads = np.zeros((1, 20, 100), bool), np.zeros((1, 20, 100), bool)

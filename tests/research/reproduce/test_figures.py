@@ -1,18 +1,13 @@
 import io
 import os
-import re
 import subprocess
 import sys
-from importlib.resources import files
 
 import numpy as np
-import pandas as pd
 import pytest
-from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 
 from ich_mil.evaluate.curves import calibration_table
-from ich_mil.report.canvas import GREY
 from research.reproduce import figures
 
 
@@ -57,42 +52,6 @@ def test_intervals_of_the_reliability_are_drawn():
 )
 def test_names_are_drawn_as_they_are(labels, score, name):
     assert not same(reliability(labels, {name: score}), reliability(labels, {"": score}))
-
-
-def test_every_head_of_a_protocol_is_drawn(monkeypatch):
-    def heads(n, last):
-        return pd.DataFrame(
-            {
-                "model": [f"head {i}" for i in range(n)],
-                "n_inducing": 50,
-                "mean": [0.9] * (n - 1) + [last],
-                "std": 0.01,
-                "seconds": np.arange(n) + 1.0,
-            }
-        )
-
-    draw = figures.auc_and_time
-    eight = pixels(draw(heads(8, 0.9)))
-    assert not same(eight, pixels(draw(heads(8, 0.8))))
-    lines = [(f"line {i}", pd.DataFrame({"x": [0.0, 1.0], "y": [0.0, float(i)]})) for i in range(8)]
-    few, many = (pixels(figures.curves(part, x="x", y="y", labels=("x", "y"))) for part in (lines[:7], lines))
-    assert not same(few, many)
-    monkeypatch.setattr(figures, "MARKS", ("o",))  # two of one colour have other marks
-    assert not same(eight, pixels(draw(heads(8, 0.9))))
-
-
-def test_grey_text_is_read_on_both_grounds_of_the_page():
-    def light(colour):  # WCAG 2.2, relative luminance
-        parts = np.array(to_rgb(colour))
-        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-        return linear @ [0.2126, 0.7152, 0.0722]
-
-    style = files("ich_mil.report").joinpath("templates", "style.css").read_text()
-    grounds = set(re.findall(r"--ground: (#\w+);", style))
-    assert len(grounds) == 2
-    for ground in grounds:
-        dark, bright = sorted([light(GREY), light(ground)])
-        assert (bright + 0.05) / (dark + 0.05) > 4.2
 
 
 @pytest.mark.slow

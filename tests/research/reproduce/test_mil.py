@@ -96,18 +96,6 @@ def test_digit_bags_are_those_of_the_paper(digits):
     assert int(place.max()) < 3 * int(place.min())
 
 
-def test_a_set_that_gives_one_pair_of_bags_and_one_that_gives_none(capsys):
-    shown = np.array([2, 9, 2, 9] + [1] * 19)  # a pair takes 1 to 4 of the first and 19 to 16 of the others
-    images = np.arange(23.0)[:, None]
-    found = digit_bags(images, shown, seed=0)
-    assert sorted(found.labels.tolist()) == [0, 1]
-    assert "3 of 23 images are left over" in capsys.readouterr().out
-    with pytest.raises(DataError, match=r"4 images of the digits \[2, 9\] and 15 others are too few"):
-        digit_bags(images[:19], shown[:19], seed=0)
-    with pytest.raises(DataError, match="0 images"):
-        digit_bags(images[4:], shown[4:], seed=0)
-
-
 def test_pca_is_fitted_to_the_training_images_alone(digits):
     bags = digit_bags(*digits, seed=0)
     train, test = bags.select(bags.scans[:100]), bags.select(bags.scans[100:])

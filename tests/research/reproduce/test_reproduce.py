@@ -14,7 +14,6 @@ from ich_mil.errors import ConfigError
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.head import Head
 from ich_mil.gp.predict import predict
-from research.reproduce import run as reproducing
 from research.reproduce.__main__ import main
 from research.reproduce.protocol import PROTOCOLS, read_protocol
 from research.reproduce.run import models_of, reproduce
@@ -210,37 +209,6 @@ def test_attention_mil_without_torchmil_is_told_before_anything_is_fitted(
     assert main([str(path)]) == 2
     assert "pip install 'ich-mil[bench]'" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_a_table_that_cannot_be_used_leaves_no_folder(place, tmp_path, capsys):
-    one = yaml.safe_load(protocol(place).read_text())["sets"][0]
-    pd.read_csv(place / "other.csv").assign(bag_label=7).to_csv(tmp_path / "bad.csv", index=False)
-    for what in ("root", "external"):
-        sets = [one | {what: str(tmp_path / "bad.csv")}]
-        assert main([str(protocol(place, out=str(tmp_path / "out"), sets=sets))]) == 2
-        assert "bad.csv: line 2: bag_label must be 0 or 1" in capsys.readouterr().err
-        assert not (tmp_path / "out").exists()
-
-
-def test_networks_are_trained_only_once_the_folder_is_there(place, tmp_path, monkeypatch):
-    class TrainsError(Exception):
-        pass
-
-    def tasks(one, config):
-        assert one.kind == "pictures"
-        raise TrainsError((config.out / "protocol.json").is_file())
-
-    monkeypatch.setattr(reproducing, "tasks_of", tasks)
-    file = str(place / "train.csv")  # not read
-    sets = [{"name": "RSNA", "kind": "pictures", "root": file, "scans": file, "cnn_seeds": [0]}]
-    with pytest.raises(TrainsError, match="True"):
-        reproduce(read_protocol([str(protocol(tmp_path, sets=sets))]))
-
-
-def test_a_head_named_like_a_baseline_is_refused(place, tmp_path, capsys):
-    path = protocol(place, out=str(tmp_path / "out"), heads={"CNN alone": {}}, main="CNN alone")
-    assert main([str(path)]) == 2
-    assert "is the name of a baseline" in capsys.readouterr().err
 
 
 def test_an_unknown_protocol_names_those_there_are(capsys):

@@ -11,7 +11,6 @@ from safetensors.torch import save_file
 from ich_mil.data.features import read_feature_csv
 from ich_mil.errors import DataError
 from ich_mil.evaluate.baselines import position_score
-from ich_mil.evaluate.scores import Scores
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import platt
 from ich_mil.gp.predict import predict
@@ -19,7 +18,7 @@ from ich_mil.training.fit_head import fit_to
 from research.reproduce import scoring
 from research.reproduce.protocol import read_protocol
 from research.reproduce.scoring import Model, read_scored, score_task, scored_file
-from research.reproduce.statistics.feature_baselines import hold_out, pooled_logistic
+from research.reproduce.statistics.feature_baselines import pooled_logistic
 from research.reproduce.tasks import Task
 from tests.feature_table import write_features
 from tests.research.reproduce.test_reproduce import protocol
@@ -98,24 +97,6 @@ def test_the_cnn_is_calibrated_on_the_scans_that_calibrate_a_head(task, config):
     assert scored(model, replace(task, validation=unknown), config).scan is None
 
 
-def test_attention_mil_stops_on_the_validation_scans_or_on_some_of_the_others(task, config, monkeypatch):
-    given = []
-
-    def work(learn, watch, test, *, seed):
-        given.append((learn.scans, watch.scans, test.scans, seed))
-        return Scores("attention", np.zeros(test.n_scans), np.zeros(len(test.x)))
-
-    monkeypatch.setattr(scoring, "attention_mil", work)
-    test, none = task.scored["away"], replace(task, validation=None)
-    scored(Model("attention MIL (torchmil)"), task, config)
-    scored(Model("attention MIL (torchmil)"), none, config)
-    learn, watch = hold_out(task.train, seed=4)
-    assert given == [
-        (task.train.scans, task.validation.scans, test.scans, 4),
-        (learn.scans, watch.scans, test.scans, 4),
-    ]
-
-
 def test_a_head_is_fitted_stopped_and_asked_as_the_task_says(task, config):
     test, found = task.scored["away"], scored(MAIN, task, config)
     model = fit_to(task.train, task.validation, config.head("G-VGPMIL", 8, seed=4)).model_
@@ -173,13 +154,6 @@ def test_files_that_are_damaged_or_of_another_version_are_made_again(task, confi
         with pytest.raises(DataError, match="cannot be read as scores"):
             read_scored(path)
         np.testing.assert_array_equal(scored(POSITION, task, config).slice, wanted)
-
-
-@pytest.mark.parametrize("model", [MAIN, Model("logistic regression, mean-pooled")])
-def test_what_cannot_be_fitted_is_told_with_its_set_and_model(task, config, model):
-    one = replace(task, train=task.train.select(task.train.scans[:2]), validation=None)
-    with pytest.raises(DataError, match=rf"^home, {model.title}: .* folds"):
-        score_task(model, one, config)
 
 
 def test_each_task_and_model_has_a_file_of_its_own(task, tmp_path):

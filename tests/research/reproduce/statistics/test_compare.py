@@ -100,19 +100,6 @@ def test_a_class_of_one_patient_bounds_no_difference():
     assert row_of(frame, "finds", "accuracy")["high"] > 0
 
 
-def test_one_patient_and_no_usable_resample_are_told():
-    scores = {"a": np.array([0.1, 0.2, 0.3]), "b": np.array([0.1, 0.4, 0.3])}
-    frame = compare(np.array([0, 0, 1]), scores, ["x"] * 3, reference="a", seed=0, resamples=20)
-    assert frame[[*ENDS, "delong_p"]].isna().all(axis=None)
-    assert row_of(frame, "b", "brier")["note"].startswith("one patient only")
-    two = np.array([0, 1]), {name: score[1:] for name, score in scores.items()}, ["x", "y"]
-    notes = {
-        row_of(compare(*two, reference="a", seed=seed, resamples=1), "b")["note"].split(";")[0]
-        for seed in range(8)  # half of the single resamples draw one patient twice
-    }
-    assert "no resample holds both classes" in notes
-
-
 def test_what_cannot_be_compared_says_why(data):
     labels, scores, patients = data
     with pytest.raises(DataError, match="90 of 90 labelled scans are positive"):

@@ -82,15 +82,6 @@ def test_only_what_says_more_than_p_is_higher_given_p():
     assert given.low > 0.6
 
 
-def test_strata_of_one_kind_are_left_out_and_told():
-    uncertainty = np.random.default_rng(4).random(40)
-    inside = np.repeat([0, 1, 0], [20, 10, 10])
-    found = compared(uncertainty, inside, p=np.repeat([0.1, 0.9], 20))
-    assert (found.n_there, found.n_elsewhere) == (10, 10)
-    assert found.note.startswith("20 scans left out")
-    assert found.auc == pytest.approx(roc_auc_score(inside[20:], uncertainty[20:]))
-
-
 def test_what_has_no_p_value_or_no_interval_is_told(scans):
     uncertainty, inside, p = scans
     for given in (None, p):

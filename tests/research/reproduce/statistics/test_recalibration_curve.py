@@ -78,21 +78,6 @@ def test_draws_that_cannot_be_used_are_counted():
     assert set(turned[turned.way == "intercept"].used) == {5}
 
 
-def test_sizes_that_leave_too_few_are_told_and_do_not_count():
-    frame = recalibration_curve(*site(100), names(100), OWN, sizes=(30, 80, 85, 500), repeats=4, seed=0)
-    note = frame.groupby("n").note.first()
-    assert note[30] == note[80] == ""
-    assert "85 of 100 labelled scans: 4 draws left fewer than 20" in note[85]
-    assert "500 of 100" in note[500]
-    assert frame[frame.n > 80].value.isna().all()
-    assert pays_from(frame, way="intercept") == 30
-    keys = [*names(50), *["many"] * 20]  # if drawn last, up to 19 are in neither
-    frame = recalibration_curve(*site(70), keys, OWN, sizes=(40,), repeats=20, seed=0)
-    measured = int(frame.used[0] + frame.one_label[0])
-    assert 0 < measured < 20
-    assert f"{20 - measured} draws left" in frame.note[0]
-
-
 def test_pays_from_by_hand():
     draws = [(10, 1.0, 10), (20, 0.5, 10), (50, 0.9, 10), (100, 1.0, 9), (200, np.nan, 0)]
     frame = pd.DataFrame(draws, columns=["n", "better", "used"])

@@ -51,14 +51,6 @@ def test_a_group_is_measured_as_a_set_of_its_own(data):
         assert row["note"] == ""
 
 
-def test_unlabelled_scans_belong_to_no_group(data):
-    labels, *rest = data
-    hidden = np.arange(120) % 3 == 0
-    frame = measured((np.where(hidden, -1, labels), *rest), {"g": np.ones(120, bool)})
-    pd.testing.assert_frame_equal(frame, measured(data, {"g": ~hidden}))
-    assert frame.n[0] == 80
-
-
 def test_few_patients_of_a_class_get_a_value_and_no_interval(data):
     labels, probability, patients = data
     positives = np.flatnonzero(labels == 1)

@@ -93,13 +93,6 @@ def test_numbers_that_are_not_defined_say_why(table):
         table([-1, -1], [0.1, 0.2], ["a", "b"])
 
 
-def test_resamples_without_a_positive_scan_are_counted(table):
-    ignored = table([1, 0], [0.9, 0.1], ["a", "b"], resamples=400)["ignored"]
-    # a quarter of the resamples draws one patient twice; five standard errors
-    assert ignored["missed"] == pytest.approx(100, abs=44)
-    assert ignored["cleared"] == 0
-
-
 def effect(labels, decisions, p, *, minutes=1.0, repeats=400, seed=0):
     labels, p = np.asarray(labels), np.asarray(p, dtype=float)
     decisions = np.array([{"n": "negative", "l": "look", "p": "positive"}[d] for d in decisions])
@@ -134,21 +127,6 @@ def test_mean_wait_over_arrivals_is_the_closed_form():
         falling = np.argsort(np.argsort(-p))[members].mean()
         assert table.loc[("probability", group), "minutes"] == pytest.approx(3 * falling, rel=1e-12)
         assert table.loc[("triage", group), "scans"] == members.sum()
-
-
-def test_a_triage_without_decisions_is_first_come_and_the_interval_spans_the_arrivals():
-    # the mean of 10 of the places 0 to 39, drawn without replacement: variance (40 + 1)(40 - 10)/(12 · 10)
-    labels = np.repeat([0, 1], [30, 10])
-    table = effect(labels, "l" * 40, np.full(40, 0.5), repeats=2000)
-    row = table.loc[("first come", "positive")]
-    spread = np.sqrt(41 * 30 / 120)
-    assert row["low"] == pytest.approx(19.5 - 1.96 * spread, rel=0.05)
-    assert row["high"] == pytest.approx(19.5 + 1.96 * spread, rel=0.05)
-    # the largest of 10 of the numbers 1 to 40 is 10 · 41 / 11 on average, and places begin with 0
-    assert row["longest"] == pytest.approx(10 * 41 / 11 - 1, rel=0.015)
-    columns = ["minutes", "low", "high", "longest"]
-    for order in ("triage", "probability"):  # ties in probability are broken by arrival, as in the queues
-        assert table.loc[(order, "positive"), columns].tolist() == row[columns].tolist()
 
 
 def test_groups_without_a_scan_say_why():

@@ -4,7 +4,6 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from scipy.special import expit
 
 from research.reproduce.statistics.uncertainty import (
     CLOSENESS,
@@ -93,20 +92,6 @@ def test_what_has_no_interval_is_told():
     assert (table.difference_low[0], table.note[0]) == (0, "")
     assert np.isnan([table.difference_low[1], table.difference_high[1]]).all()
     assert table.note[1]
-
-
-# of calls at ½ by calibrated probabilities sigmoid(4 N(0, 1)); by percentiles 0.83
-@pytest.mark.slow
-def test_the_interval_of_an_area_holds_it_with_few_scans():
-    true, inside = 0.0332, 0
-    for seed in range(150):
-        rng = np.random.default_rng(seed)
-        p = expit(4 * rng.normal(size=30))
-        wrong = (p >= 0.5) != (rng.random(30) < p)
-        measures = {CLOSENESS: uncertainties(p, p)[CLOSENESS]}
-        row = uncertainty_table(wrong, measures, names(30), seed=seed, resamples=100).iloc[0]
-        inside += row.low <= true <= row.high
-    assert inside / 150 >= 0.93
 
 
 def test_errors_by_decile():
