@@ -38,7 +38,9 @@ def published() -> pd.DataFrame:
     text, empty if they do not apply. `level` is 'bag' or 'instance', `why` the reason if a row is not
     comparable.
     """
-    table = pd.read_csv(Path(__file__).with_name("published.csv"), dtype=str, keep_default_na=False)
+    table = pd.read_csv(
+        Path(__file__).parents[1] / "protocols" / "published.csv", dtype=str, keep_default_na=False
+    )
     table["mean"] = table["mean"].astype(np.float64)
     table["std"] = pd.to_numeric(table["std"]).astype(np.float64)
     table["comparable"] = table["comparable"] == "yes"

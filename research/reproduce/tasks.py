@@ -20,7 +20,17 @@ from ich_mil.commands.train import train
 from ich_mil.commands.validate import run_sets
 from ich_mil.config import RunConfig, SplitSettings, read_config
 from ich_mil.data.features import FeatureSet, read_feature_csv
-from ich_mil.data.splits import check_unseen, draw_splits, keys_of, load_splits, write_splits
+from ich_mil.data.labels import UNKNOWN
+from ich_mil.data.splits import (
+    COLUMNS,
+    check_splits,
+    check_unseen,
+    draw_splits,
+    keys_of,
+    load_splits,
+    read_scan_list,
+    write_splits,
+)
 from ich_mil.encoders.attention_cnn import CnnSettings
 from ich_mil.errors import ConfigError, named
 from ich_mil.files import write_csv
@@ -30,10 +40,13 @@ from ich_mil.runs.storage import load_model
 from ich_mil.runs.training_sets import in_slices, prepare_training
 from research.reproduce.mil import digit_bags, project, read_mnist, read_musk
 from research.reproduce.protocol import BenchmarkSet, ProtocolConfig
-from research.reproduce.scan_list import clean_list
 
 HELD_OUT = "held-out"
 """Name of the scored set that consists of the set's own scans, each scored by a fit that has not seen it."""
+
+
+LEFT_OUT = ["scan", "split", "reason"]
+"""Columns of the scans left out of a published list."""
 
 
 @dataclass(frozen=True)
@@ -161,3 +174,46 @@ def _one_split(one: BenchmarkSet, base: RunConfig, config: ProtocolConfig) -> Pa
         )
     write_splits(splits, path)
     return path
+
+
+def clean_list(
+    path: Path, scans: pd.DataFrame, *, validation: float, seed: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Read a published list of scans and remove leaks; `DataError` if invalid, or if too few scans remain.
+
+    A leak is removed from the training side, so that the test scans remain those of the paper (in the list of
+    1,150 RSNA scans of the literature one scan is in train and in test).
+
+    Args:
+        path: CSV with columns scan,split; split is train, validation or test.
+        scans: prepared scans: index scan id, columns `patient`, `label`, `content`.
+        validation: fraction of the training patients used for validation if the list has no validation scans.
+        seed: seed of that draw.
+
+    Returns:
+        The split, with columns `COLUMNS`; and the scans left out, with columns `LEFT_OUT`.
+    """
+    table = read_scan_list(path)
+    left_out: list[pd.DataFrame] = []
+
+    def leave_out(table: pd.DataFrame, away: pd.Series, reason: str) -> pd.DataFrame:
+        left_out.append(table[away][["scan", "split"]].assign(reason=reason))
+        return table[~away]
+
+    table = leave_out(table, ~table.scan.isin(scans.index), "is not among the prepared scans")
+    table = table.join(scans[["patient", "label", "content"]], on="scan")
+    table = leave_out(table, table.label == UNKNOWN, "has no label")
+    # test scans have priority over validation scans, and these over training scans
+    for split, worth_more in (("validation", "test"), ("train", "test"), ("train", "validation")):
+        kept = table[table.split == worth_more]
+        again = (table.split == split) & table.scan.isin(kept.scan)
+        table = leave_out(table, again, f"is a {worth_more} scan too")
+        kin = (table.split == split) & table.patient.isin(kept.patient)
+        table = leave_out(table, kin, f"its patient has a {worth_more} scan")
+    if not (table.split == "validation").any() and validation:
+        learn = table[table.split == "train"].set_index("scan")[["patient", "label", "content"]]
+        drawn = draw_splits(learn, validation=validation, test=0.0, seed=seed)
+        table = pd.concat([drawn, table[table.split != "train"]])
+    table = table[COLUMNS].reset_index(drop=True)
+    check_splits(table, str(path))
+    return table, pd.concat(left_out, ignore_index=True)[LEFT_OUT]

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from ich_mil.data.labels import UNKNOWN
-from research.reproduce.scan_list import clean_list
+from research.reproduce.tasks import clean_list
 
 
 @pytest.fixture
