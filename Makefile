@@ -25,7 +25,7 @@ headct-base: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[headct]'
 	$(BIN)/python ../shared/tools/ctich_to_dicom.py ../shared/data/ctich data/ctich/rsna --layout rsna
 	$(BIN)/python train.py --config configs/headct_base.yaml
-	$(BIN)/python -m benchmarks.headct.bundle checkpoints/headct_base checkpoints/headct-base
+	$(BIN)/python -m research.benchmarks.headct.bundle checkpoints/headct_base checkpoints/headct-base
 
 # a process per core, with one thread each
 test: $(STAMP)

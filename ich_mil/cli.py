@@ -22,7 +22,6 @@ from ich_mil.commands import (  # noqa: F401  each adds its command to `app`
     recalibrate,
     report,
     reports,
-    reproduce,
     serve,
     subtype,
     train,

@@ -501,7 +501,7 @@ def test_prepare_with_wrong_arguments(tmp_path, capsys, words, message):
 
 def test_torchrun_is_for_train_alone(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
-    assert "'reproduce'" in refused(capsys, "reproduce", "features", "--out", tmp_path / "out")
+    assert "'grid'" in refused(capsys, "grid", "--config", "grid_features", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -11,7 +11,6 @@ from ich_mil.config import REMOVED, RunConfig, read_config, read_grid
 from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import ConfigError
 from ich_mil.gp.head import Head
-from ich_mil.reproduce.protocol import read_protocol
 from ich_mil.settings import CONFIGS as CONFIGS_IN_PACKAGE
 from ich_mil.settings import config_file, shipped_configs
 from ich_mil.training.set_settings import SetSettings
@@ -33,11 +32,6 @@ def read(path, *words, **changes):
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_yaml_loads(path):
     given = yaml.safe_load(path.read_text())
-    if "sets" in given:
-        protocol = read_protocol([str(path)])
-        assert str(protocol.out) == given["out"]
-        assert [one.name for one in protocol.sets] == [one["name"] for one in given["sets"]]
-        return
     config = (read_grid if "grid" in given else read_config)(["--config", str(path)])
     assert str(config.out) == given["out"]
     assert config.train.root == given["train"]["root"]
@@ -104,12 +98,9 @@ def test_refused(tmp_path, change, message):
 
 
 def test_the_shipped_configurations_are_those_of_the_repository():
-    assert {**shipped_configs(), **{f"protocol_{k}": v for k, v in shipped_configs("protocol_").items()}} == {
-        path.stem: CONFIGS_IN_PACKAGE / path.name for path in CONFIGS
-    }
+    assert shipped_configs() == {path.stem: CONFIGS_IN_PACKAGE / path.name for path in CONFIGS}
     assert config_file("demo").read_text() == (CONFIGS[0].parent / "demo.yaml").read_text()
     assert read_config(["--config=demo"]) == read_config(["--config", "demo"])
-    assert read_protocol(["rsna"]).sets[0].path("root") == config_file("rsna")
 
 
 def test_a_resolved_configuration_reads_back_equal(tmp_path):

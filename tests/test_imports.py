@@ -25,7 +25,7 @@ LAYERS = [
 ]
 LAYERS += ["convergence", "kernels", "dicom", "synthetic", "data", "reports", "encoders", "gp"]
 LAYERS += ["multimodal", "multikernel", "training", "evaluate", "config", "runs", "report"]
-LAYERS += ["steps", "serve", "reproduce", "arguments", "commands", "cli", "__main__"]
+LAYERS += ["steps", "serve", "arguments", "commands", "cli", "__main__"]
 
 
 def layer(name: str) -> str:
@@ -122,7 +122,6 @@ def test_wrong_paths_and_settings_are_refused_before_torch_is_imported(tmp_path)
         ["train", "--config", "nowhere.yaml"],
         ["grid", "--config", "grid.yaml"],
         ["grid", "--config", "bad.yaml"],
-        ["reproduce", "nothing"],
         ["serve", "--folder", "/absent", "--out", "x"],
         ["serve", "--folder", "site", "--out", "site/x"],
         ["serve", "--folder", "site", "--out", "x", "--model", "/absent"],

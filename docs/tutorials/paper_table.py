@@ -4,7 +4,7 @@
 # Castro-Macías et al. (2024) train VGPMIL and G-VGPMIL on the slice features of 150 RSNA scans and test them on
 # 490 CQ500 scans. The tables of features are public (`rsna150_d8_run2.csv` and `cq500_d8_run2.csv`) and are not part
 # of this repository: set `ICH_MIL_FEATURES` to their folder. The whole protocol with five seeds, baselines, intervals
-# and figures is one command, `ich-mil reproduce features`; here is its core with one seed.
+# and figures is one command, `python -m research.reproduce features`; here is its core with one seed.
 
 # %%
 import os

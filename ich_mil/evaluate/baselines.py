@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment.recalibration import fit_intercept
 from ich_mil.files import write_json
 from ich_mil.gp.calibration import platt
@@ -89,12 +88,9 @@ def position_score(positions: np.ndarray) -> np.ndarray:
 def position_scan(training_labels: np.ndarray, n_scans: int) -> np.ndarray:
     """Scan probability (B,) of the position baseline: the prevalence in the training scans, a constant.
 
-    `training_labels` are in {0, 1} or `UNKNOWN`; unlabelled scans are left out. `DataError` if none is known.
+    `training_labels` are in {0, 1} or `UNKNOWN`, at least one is known.
     """
-    labels = np.asarray(training_labels)
-    labels = labels[labels != UNKNOWN]
-    if len(labels) == 0:
-        raise DataError("no training scan has a label, so there is no prevalence for the position baseline")
+    labels = training_labels[training_labels != UNKNOWN]
     return np.full(n_scans, labels.mean(dtype=np.float64))
 
 

@@ -3,7 +3,7 @@
 Scans of one patient are correlated, and so are slices of one scan; resampling them singly would give
 intervals that are too narrow. In: a statistic as a function of resampling counts. Out: the percentile
 interval of each number that the statistic returns, and intervals for proportions and calibration errors
-derived from it. Coverages are simulated by `python -m benchmarks.intervals`.
+derived from it. Coverages are simulated by `python -m research.benchmarks.intervals`.
 
 Shapes: n rows (scans or slices), R resamples.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import binomtest, norm, t
 
-from ich_mil.evaluate.metrics import POINT_NAMES, patient_keys
+from ich_mil.evaluate.scores import patient_keys
 
 LEVEL = 0.95
 """Nominal coverage of the intervals."""
@@ -73,8 +73,6 @@ def patient_bootstrap(
         resamples: number of resamples.
         seed: seed of the draws.
     """
-    if len(patients) == 0 or resamples < 1:
-        raise ValueError(f"need at least one row and one resample, got {len(patients)} and {resamples}")
     owner = np.unique(patient_keys(patients), return_inverse=True)[1]  # (n,)
     n_patients = int(owner.max()) + 1
     generator = np.random.default_rng(seed)
@@ -155,31 +153,15 @@ def proportion_interval(interval: Interval, value: float, patients: int) -> Inte
     return replace(interval, low=min(low, value), high=max(high, value))
 
 
-def effective_patients(labels: np.ndarray, patients: np.ndarray) -> dict[str, int]:
-    """Number of patients that each proportion-like metric rests on, from labels (n,) and patient keys (n,).
-
-    Operating points count `disjoint_pairs`, because their thresholds depend on both classes. F1 counts half
-    of the positive patients, because for a small sensitivity s it is up to 2s / (1 + s), about twice s.
-    """
-    positive, negative = (np.unique(patients[labels == kind]) for kind in (1, 0))
-    paired = ("auc", "ap", "balanced_accuracy", *POINT_NAMES)
-    return {
-        **dict.fromkeys(paired, disjoint_pairs(positive, negative)),
-        "sensitivity": len(positive),
-        "specificity": len(negative),
-        "f1": -(-len(positive) // 2),
-        "accuracy": len(np.unique(patients)),
-    }
-
-
-def balanced_accuracy_interval(interval: Interval, shares: Sequence[tuple[float, Interval]]) -> Interval:
-    """Interval of balanced accuracy from `shares`: sensitivity s and specificity c with their intervals.
+def mean_interval(interval: Interval, shares: Sequence[tuple[float, Interval]]) -> Interval:
+    """Interval of the mean of two proportions, s and c, from `shares`: both with their intervals.
 
         [(s + c)/2 - ½ √((s - s_low)² + (c - c_low)²), (s + c)/2 + ½ √((s_high - s)² + (c_high - c)²)]
 
-    (Zou and Donner 2008). The bootstrap fails here: if a model misses every positive scan and calls every
-    negative scan correctly, all resamples give ½. Simulated with sensitivities of 0.01 to 0.3 and 2 to 10
-    positive scans, the coverage is 0.97 to 1.00 (logit interval of its own resamples: 0.13 to 0.77).
+    (Zou and Donner 2008). For balanced accuracy the bootstrap fails: if a model misses every positive scan
+    and calls every negative scan correctly, all resamples give ½. Simulated with sensitivities of 0.01 to 0.3
+    and 2 to 10 positive scans, the coverage is 0.97 to 1.00 (logit interval of its own resamples: 0.13 to
+    0.77).
     """
     if np.isnan(interval.low):
         return interval
@@ -187,21 +169,3 @@ def balanced_accuracy_interval(interval: Interval, shares: Sequence[tuple[float,
     below = math.hypot(*(share - ends.low for share, ends in shares)) / 2
     above = math.hypot(*(ends.high - share for share, ends in shares)) / 2
     return replace(interval, low=max(0.0, value - below), high=min(1.0, value + above))
-
-
-def metric_intervals(
-    values: Mapping[str, float], resampled: Mapping[str, Interval], patients: Mapping[str, int]
-) -> dict[str, Interval]:
-    """Interval of each metric by the method that suits it; `patients` are the `effective_patients`."""
-    found = {}
-    for name, value in values.items():
-        if name == "ece":
-            found[name] = ece_interval(resampled[name], value)
-        elif name in patients:
-            found[name] = proportion_interval(resampled[name], value, patients[name])
-        else:
-            found[name] = resampled[name]
-    if "balanced_accuracy" in found:
-        shares = [(values[name], found[name]) for name in ("sensitivity", "specificity")]
-        found["balanced_accuracy"] = balanced_accuracy_interval(resampled["balanced_accuracy"], shares)
-    return found

@@ -8,7 +8,7 @@ In: labels in {0, 1} and probabilities. Out, for each bootstrap resample of the 
 A calibrated model has intercept 0 and slope 1. An intercept above 0: hemorrhages are more frequent than
 predicted. A slope below 1: probabilities are too extreme. Neither is inflated by chance, unlike the ECE. The
 coverage of 95 % intervals is 0.90 to 0.96 for the intercept and 0.71 to 0.94 for the slope (20 to 490
-patients, `python -m benchmarks.intervals`): with few scans the slope is overestimated.
+patients, `python -m research.benchmarks.intervals`): with few scans the slope is overestimated.
 
 Source: Cox, Biometrika 45, 1958; Van Calster et al., J. Clin. Epidemiol. 74, 2016.
 Shapes: n scans, K coefficients, R resamples.
@@ -16,8 +16,6 @@ Shapes: n scans, K coefficients, R resamples.
 
 import numpy as np
 from scipy.special import expit, logit
-
-from ich_mil.evaluate.metrics import known_scores
 
 STEPS = 1000
 """Largest number of Newton steps: about five suffice, more if classes hardly overlap (1 log odds a step)."""
@@ -29,19 +27,15 @@ APART = 1e-6
 """Log odds closer than this are equal: isotonic regression gives many scans one value, up to rounding."""
 
 
-def calibration_line(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:
-    """`calibration_intercept` and `calibration_slope` of the labelled scans; NaN as in `resampled_line`."""
-    labels, probability = known_scores(labels, probability, what="scan probabilities", probability=True)
-    found = resampled_line(labels, probability, np.ones((len(labels), 1)))
-    return {name: float(values[0]) for name, values in found.items()}
-
-
-def resampled_line(labels: np.ndarray, probability: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
-    """`calibration_intercept` and `calibration_slope` (R,) in each resample, for counts (n, R).
+def calibration_line(
+    labels: np.ndarray, probability: np.ndarray, counts: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Intercept and slope, (R,) each, of labels (n,) and probabilities (n,), for counts (n, R).
 
     Both are NaN if a resample holds one class only. The slope is also NaN if one threshold separates the
     classes, because its estimate is infinite. Probabilities of 0 and 1 are clipped at the float64 epsilon.
     """
+    probability = probability.astype(np.float64)
     tiny = np.finfo(np.float64).eps
     z = logit(probability.clip(tiny, 1 - tiny))  # (n,)
     (low_0, high_0), (low_1, high_1) = (_ends(z, counts, labels == label) for label in (0, 1))
@@ -52,7 +46,7 @@ def resampled_line(labels: np.ndarray, probability: np.ndarray, counts: np.ndarr
     intercept[both] = _fit(z, one, labels, counts[:, both])[0]
     line = np.column_stack([one, z - z.mean()])
     slope[overlap] = _fit(np.zeros_like(z), line, labels, counts[:, overlap])[1]
-    return {"calibration_intercept": intercept, "calibration_slope": slope}
+    return intercept, slope
 
 
 def _ends(z: np.ndarray, counts: np.ndarray, among: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,7 @@
-"""Curves of scan probabilities with pointwise 95 % bands by patient bootstrap.
+"""Curves of scan probabilities, and event rates by bin, with pointwise 95 % intervals by patient bootstrap.
 
 In: labels and probabilities of scans. Out: a data frame for each curve, with columns `x`, `y`, and the band
-`low` to `high` (NaN with one patient).
+`low` to `high` (NaN with one patient); for event rates a row for each filled bin.
 
     ROC               sensitivity over 1 - specificity
     precision-recall  precision over sensitivity
@@ -18,12 +18,14 @@ import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.bootstrap import (
+    RESAMPLES,
     ROUNDING,
     Interval,
     patient_bootstrap,
     proportion_interval,
 )
-from ich_mil.evaluate.metrics import known_scores, patient_keys
+from ich_mil.evaluate.sample import CALIBRATION_BINS, equal_mass
+from ich_mil.evaluate.scores import known_scores, patient_keys
 from ich_mil.evaluate.threshold import THRESHOLD
 
 GRID = np.linspace(0, 1, 101)
@@ -145,6 +147,59 @@ def scan_curves(
     for name, curve, behind in zip(("roc", "precision_recall", "net_benefit"), curves, behinds, strict=True):
         found[name] = with_band(curve, owner, behind=behind, **how)
     return found
+
+
+def event_rates(
+    value: np.ndarray, event: np.ndarray, patients: np.ndarray, *, bins: int, seed: int, resamples: int
+) -> pd.DataFrame:
+    """Event rate in equal-mass bins of the values, which are fixed in the resamples.
+
+    Returns:
+        A row for each filled bin, lowest value first; columns `bin`, `n`, `value` (mean), `patients`,
+        `events`, `rate`, and its interval `low` to `high`, which resamples the patients of the bin (NaN for
+        one patient).
+    """
+    rows = []
+    place = equal_mass(value, bins)
+    for number in np.unique(place):
+        here = place == number
+        events, owner = event[here], patients[here]
+        n_patients, rate = len(np.unique(owner)), float(events.mean())
+
+        def statistic(counts: np.ndarray, events: np.ndarray = events) -> dict[str, np.ndarray]:
+            return {"rate": events @ counts / counts.sum(axis=0)}
+
+        resampled = patient_bootstrap(statistic, owner, resamples=resamples, seed=seed)["rate"]
+        ends = proportion_interval(resampled, rate, n_patients)
+        mean = float(value[here].mean())
+        rows.append(
+            (int(number), len(events), mean, n_patients, int(events.sum()), rate, ends.low, ends.high)
+        )
+    return pd.DataFrame(rows, columns=["bin", "n", "value", "patients", "events", "rate", "low", "high"])
+
+
+def calibration_table(
+    labels: np.ndarray,
+    probability: np.ndarray,
+    patients: Sequence[str] | np.ndarray,
+    *,
+    seed: int,
+    resamples: int = RESAMPLES,
+) -> pd.DataFrame:
+    """Fraction of positive scans in the equal-mass bins of the calibration error.
+
+    Unlabelled scans are left out.
+
+    Returns:
+        `event_rates` with the columns `probability`, `positives` and `share` for value, events and rate.
+
+    Raises:
+        DataError: no label is known; a probability is NaN or outside [0, 1]; a scan has no patient.
+    """
+    owner = patient_keys(patients, len(labels))[np.asarray(labels) != UNKNOWN]
+    labels, probability = known_scores(labels, probability, what="calibration", probability=True)
+    frame = event_rates(probability, labels, owner, bins=CALIBRATION_BINS, seed=seed, resamples=resamples)
+    return frame.rename(columns={"value": "probability", "events": "positives", "rate": "share"})
 
 
 def _calls(labels: np.ndarray, score: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,51 +1,77 @@
 """Metrics of one model at scan and slice level with intervals by patient bootstrap, from one or more runs.
 
 In: `Scores` of each run, with labels and patients of the scans. Out: a row for each metric and level.
-`result_table.py` compares several models; `ich-mil reproduce` reports the spread over runs of one model.
+`result_table.py` compares several models; `research.reproduce` reports the spread over runs of one model.
 
-Shapes: B scans, N slices (packed), S runs, R resamples.
+Shapes: B scans, N slices (packed), n rows of a level, S runs, R resamples.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ich_mil.data.labels import UNKNOWN
-from ich_mil.evaluate.bootstrap import Interval, effective_patients, metric_intervals, patient_bootstrap
-from ich_mil.evaluate.calibration_line import calibration_line, resampled_line
-from ich_mil.evaluate.metrics import (
-    POINT_NAMES,
-    THRESHOLD,
-    auc_inside,
-    check_scores,
-    patient_keys,
-    predictive_values,
-    scan_metrics,
-    slice_probability_metrics,
-    slice_ranking,
-)
-from ich_mil.evaluate.resampled_metrics import (
-    resampled_predictive_values,
-    resampled_ranking,
-    resampled_scan_metrics,
-    resampled_slice_probability_metrics,
-)
-from ich_mil.evaluate.scores import Scores
+from ich_mil.evaluate.bootstrap import Interval, mean_interval, patient_bootstrap
+from ich_mil.evaluate.metrics import INSIDE, SCAN, SLICE, Metric, auc_inside, measured, metrics_of, resampled
+from ich_mil.evaluate.scores import Scores, check_scores, patient_keys
+from ich_mil.evaluate.threshold import THRESHOLD
 
-SCAN, SLICE, INSIDE = "scan", "slice", "slice inside positive scans"
-
-_SCAN_METRICS = ["auc", "ap", *POINT_NAMES]
-_SCAN_METRICS += ["accuracy", "sensitivity", "specificity", "balanced_accuracy", "f1"]
-_SCAN_METRICS += ["log_loss", "brier", "ece", "ppv", "npv", "calibration_intercept", "calibration_slope"]
-_RANKING = ["auc", "ap"]
-_PROBABILITY_METRICS = ["log_loss", "brier", "ece"]
-
-_T = TypeVar("_T")
 _Row = dict[str, Any]
-_Statistic = Callable[[np.ndarray], Mapping[str, np.ndarray]]
-_Bootstrap = Callable[[_Statistic, np.ndarray], dict[str, Interval]]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Values of a metric, (S,), the interval of their mean (None if a run has no value), and percentiles."""
+
+    values: np.ndarray
+    interval: Interval | None
+    percentiles: Interval
+
+
+def estimates(
+    metrics: Sequence[Metric],
+    labels: np.ndarray,
+    runs: Sequence[np.ndarray],
+    patients: np.ndarray,
+    *,
+    seed: int,
+    resamples: int,
+) -> dict[str, Estimate]:
+    """Values of S runs on the same rows, and the interval by patient of their mean over runs.
+
+    Args:
+        metrics: metrics of one level.
+        labels: (n,) in {0, 1}.
+        runs: S checked scores (n,).
+        patients: (n,) patient keys.
+        seed: seed of the resampling.
+        resamples: number of resamples.
+    """
+
+    def mean_over_runs(counts: np.ndarray) -> dict[str, np.ndarray]:
+        parts = [resampled(metrics, labels, score, counts) for score in runs]
+        return {name: np.mean([part[name] for part in parts], axis=0) for name in parts[0]}
+
+    percentiles = patient_bootstrap(mean_over_runs, patients, seed=seed, resamples=resamples)
+    single = [measured(metrics, labels, score) for score in runs]
+    calls = [score >= THRESHOLD for score in runs]
+    values = {metric.name: np.array([one[metric.name] for one in single]) for metric in metrics}
+    means = {name: float(of_runs.mean()) for name, of_runs in values.items()}
+    intervals: dict[str, Interval] = {}
+    for metric in metrics:
+        if not np.isnan(means[metric.name]):
+            counted = metric.patients
+            rests_on = min(counted(labels, patients, called) for called in calls) if counted else 0
+            intervals[metric.name] = metric.interval(percentiles[metric.name], means[metric.name], rests_on)
+    for metric in metrics:
+        if metric.parts and metric.name in intervals:
+            shares = [(means[part], intervals[part]) for part in metric.parts]
+            intervals[metric.name] = mean_interval(percentiles[metric.name], shares)
+    return {
+        name: Estimate(of_runs, intervals.get(name), percentiles[name]) for name, of_runs in values.items()
+    }
 
 
 def measure(
@@ -67,68 +93,56 @@ def measure(
         `positives` and `patients` among them, `unlabelled` (rows left out), and `note`: why a value is
         missing, else empty.
     """
-    bootstrap = partial(patient_bootstrap, resamples=resamples, seed=seed)
+    how = {"seed": seed, "resamples": resamples}
     owner = patient_keys(patients)
-    return [
-        *_scans(runs, labels, owner, bootstrap),
-        *_slices(runs, slice_labels, owner, np.repeat(np.arange(len(owner)), np.diff(offsets)), bootstrap),
-    ]
+    scans = np.repeat(np.arange(len(owner)), np.diff(offsets))  # (N,) scan of each slice
+    probability, name = runs[0].slice_is_probability, runs[0].name
+    rows = _rows(metrics_of(SCAN), labels, [one.scan for one in runs], owner, f"{name!r}, scan", **how)
+    rows += _rows(
+        metrics_of(SLICE, probability=probability),
+        slice_labels,
+        [one.slice for one in runs],
+        owner[scans],
+        f"{name!r}, slice",
+        **how,
+    )
+    metrics = metrics_of(INSIDE)
+    known = int((slice_labels != UNKNOWN).sum())
+    facts = _facts(INSIDE, np.empty(0), owner[:0]) | {"unlabelled": len(slice_labels) - known}
+    slices = [one.slice for one in runs if one.slice is not None]
+    if not slices or not known:
+        note = "gives no slice score" if known else "no slice labels"
+        return rows + _missing(facts, metrics, len(runs), note)
+    pairs = [auc_inside(slice_labels, score, scans) for score in slices]
+    inside = owner[pairs[0][0]]  # (K,)
+    if not len(inside):
+        return rows + _missing(facts, metrics, len(runs), "no scan has slices of both kinds")
+    ones = np.ones(len(inside), dtype=np.int64)
+    facts |= _facts(INSIDE, ones, inside) | {"unlabelled": facts["unlabelled"]}
+    return rows + _with_values(facts, metrics, estimates(metrics, ones, [a for _, a in pairs], inside, **how))
 
 
-def _scans(
-    runs: Sequence[Scores], labels: np.ndarray, patients: np.ndarray, bootstrap: _Bootstrap
-) -> list[_Row]:
-    facts = _facts(SCAN, labels, patients)
-    if runs[0].scan is None or not facts["n"]:
-        note = "gives no scan score" if facts["n"] else "no scan labels"
-        return _missing(facts, _SCAN_METRICS, len(runs), note)
-    known = labels != UNKNOWN
-    scores = [_checked(labels, one.scan, f"model {one.name!r}, scan scores", True)[known] for one in runs]
-    labels, patients = labels[known], patients[known]
-    single = (scan_metrics, predictive_values, calibration_line)
-    many = (resampled_scan_metrics, resampled_predictive_values, resampled_line)
-    behind = effective_patients(labels, patients)
-    called = [score >= THRESHOLD for score in scores]
-    behind["ppv"] = min(len(np.unique(patients[one])) for one in called)
-    behind["npv"] = min(len(np.unique(patients[~one])) for one in called)
-    values = [_joined(metrics(labels, score) for metrics in single) for score in scores]
-    return _measured(facts, values, bootstrap(_mean_of(many, labels, scores), patients), behind)
-
-
-def _slices(
-    runs: Sequence[Scores],
+def _rows(
+    metrics: Sequence[Metric],
     labels: np.ndarray,
+    runs: Sequence[np.ndarray | None],
     patients: np.ndarray,
-    bags: np.ndarray,
-    bootstrap: _Bootstrap,
+    what: str,
+    **how: int,
 ) -> list[_Row]:
-    """Rows of the levels `SLICE` and `INSIDE`; `bags` (N,) is the scan of each slice."""
-    owner, probability = patients[bags], runs[0].slice_is_probability
-    facts = _facts(SLICE, labels, owner)
-    inside = {"level": INSIDE, "n": 0, "positives": 0, "patients": 0, "unlabelled": facts["unlabelled"]}
-    if runs[0].slice is None or not facts["n"]:
-        note = "gives no slice score" if facts["n"] else "no slice labels"
-        metrics = [*_RANKING, *(_PROBABILITY_METRICS if probability else ())]
-        return _missing(facts, metrics, len(runs), note) + _missing(inside, ["auc"], len(runs), note)
+    """Rows of the level `SCAN` or `SLICE`."""
+    level, probability = metrics[0].level, metrics[-1].probability
+    facts = _facts(level, labels, patients)
+    scores = [one for one in runs if one is not None]
+    if not scores or not facts["n"]:
+        note = f"gives no {level} score" if facts["n"] else f"no {level} labels"
+        return _missing(facts, metrics, len(runs), note)
     known = labels != UNKNOWN
-    scores = [
-        _checked(labels, one.slice, f"model {one.name!r}, slice scores", probability)[known] for one in runs
+    checked = [
+        check_scores(labels, score, what=f"model {what} scores", probability=probability)[1][known]
+        for score in scores
     ]
-    labels, owner, bags = labels[known], owner[known], bags[known]
-    single = (slice_ranking, *((slice_probability_metrics,) if probability else ()))
-    many = (resampled_ranking, *((resampled_slice_probability_metrics,) if probability else ()))
-    values = [_joined(metrics(labels, score) for metrics in single) for score in scores]
-    resampled = bootstrap(_mean_of(many, labels, scores), owner)
-    rows = _measured(facts, values, resampled, effective_patients(labels, owner))
-    found = [auc_inside(labels, score, bags) for score in scores]
-    scans, aucs = found[0][0], np.array([aucs for _, aucs in found])  # (K,), (S, K)
-    if not len(scans):
-        return rows + _missing(inside, ["auc"], len(runs), "no scan has slices of both kinds")
-    owner, mean = patients[scans], aucs.mean(axis=0)
-    inside |= {"n": len(scans), "positives": len(scans), "patients": len(np.unique(owner))}
-    resampled = bootstrap(lambda counts: {"auc": mean @ counts / counts.sum(axis=0)}, owner)
-    values = [{"auc": float(one.mean())} for one in aucs]
-    return rows + _measured(inside, values, resampled, {"auc": inside["patients"]})
+    return _with_values(facts, metrics, estimates(metrics, labels[known], checked, patients[known], **how))
 
 
 def _facts(level: str, labels: np.ndarray, patients: np.ndarray) -> _Row:
@@ -143,61 +157,25 @@ def _facts(level: str, labels: np.ndarray, patients: np.ndarray) -> _Row:
     }
 
 
-def _checked(labels: np.ndarray, scores: np.ndarray | None, what: str, probability: bool) -> np.ndarray:
-    return check_scores(labels, np.asarray(scores), what=what, probability=probability)[1]
-
-
-def _joined(parts: Iterable[Mapping[str, _T]]) -> dict[str, _T]:
-    return {name: value for part in parts for name, value in part.items()}
-
-
-def _mean_of(
-    metrics: Sequence[Callable[..., dict[str, np.ndarray]]], labels: np.ndarray, scores: Sequence[np.ndarray]
-) -> _Statistic:
-    """Statistic for the bootstrap: the mean over runs of each metric (R,), for counts (n, R)."""
-
-    def statistic(counts: np.ndarray) -> dict[str, np.ndarray]:
-        parts = [_joined(metric(labels, score, counts) for metric in metrics) for score in scores]
-        return {name: np.mean([part[name] for part in parts], axis=0) for name in parts[0]}
-
-    return statistic
-
-
-def _measured(
-    facts: _Row,
-    values: Sequence[Mapping[str, float]],
-    resampled: Mapping[str, Interval],
-    behind: Mapping[str, int],
-) -> list[_Row]:
-    """Rows of one level, from the metrics of each run and their `effective_patients`."""
-    runs = {metric: np.array([one[metric] for one in values]) for metric in values[0]}
-    means = {metric: float(every.mean()) for metric, every in runs.items() if not np.isnan(every).any()}
-    found = metric_intervals(means, resampled, behind)
+def _with_values(facts: _Row, metrics: Sequence[Metric], found: dict[str, Estimate]) -> list[_Row]:
     rows = []
-    for metric, every in runs.items():
-        if metric in found:
-            ends = found[metric]
+    for metric in metrics:
+        estimate = found[metric.name]
+        values, ends = estimate.values, estimate.interval
+        if ends is not None:
             limits = {"low": ends.low, "high": ends.high, "ignored": ends.ignored, "note": ""}
-            rows.append({**facts, "metric": metric, "values": every, **limits})
-        else:
-            note = _why_nan(metric)
-            if len(every) > 1:
-                note = f"not defined for {np.isnan(every).sum()} of {len(every)} seeds: {note}"
-            rows += _missing(facts, [metric], len(every), note, every)
+            rows.append({**facts, "metric": metric.name, "values": values, **limits})
+            continue
+        note = metric.undefined
+        if len(values) > 1:
+            note = f"not defined for {np.isnan(values).sum()} of {len(values)} seeds: {note}"
+        rows += _missing(facts, [metric], len(values), note, values)
     return rows
 
 
 def _missing(
-    facts: _Row, metrics: Sequence[str], count: int, note: str, values: np.ndarray | None = None
+    facts: _Row, metrics: Sequence[Metric], count: int, note: str, values: np.ndarray | None = None
 ) -> list[_Row]:
     limits = {"low": np.nan, "high": np.nan, "ignored": 0, "note": note}
     values = np.full(count, np.nan) if values is None else values
-    return [{**facts, "metric": metric, "values": values, **limits} for metric in metrics]
-
-
-def _why_nan(metric: str) -> str:
-    if metric == "calibration_slope":
-        return "one class only, or one threshold tells the classes apart, or all probabilities are alike"
-    if metric in ("ppv", "npv"):
-        return "one class only, or no scan is called so"
-    return "no scan is positive" if metric == "f1" else "one class only"
+    return [{**facts, "metric": metric.name, "values": values, **limits} for metric in metrics]

@@ -1,7 +1,7 @@
 """Result table of all models and baselines on one data set, with intervals by patient bootstrap.
 
 `evaluate` gives a tidy data frame with one row for each number, the content of `metrics.csv`. `table_blocks`
-and `table_notes` prepare it for reading: blocks of three columns, and notes on sample sizes and methods.
+and `table_notes` prepare it for reading: blocks of up to three columns, notes on sample sizes and methods.
 
 Shapes: B scans, N slices (packed).
 """
@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.labels import UNKNOWN, name_some
+from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import RESAMPLES
-from ich_mil.evaluate.metrics import CALIBRATION_BINS, THRESHOLD
-from ich_mil.evaluate.model_metrics import INSIDE, SCAN, SLICE, measure
+from ich_mil.evaluate.metrics import INSIDE, METRICS, SCAN, SLICE
+from ich_mil.evaluate.model_metrics import measure
+from ich_mil.evaluate.sample import CALIBRATION_BINS
 from ich_mil.evaluate.scores import Scores
+from ich_mil.evaluate.threshold import THRESHOLD
 from ich_mil.files import each_text, original
 
 COLUMNS = ["model", "level", "metric", "value", "low", "high", "n", "positives", "patients", "unlabelled"]
@@ -29,24 +31,6 @@ COLUMNS += ["resamples", "ignored", "note"]
 FEW = 30
 """With fewer patients, positive scans or negative scans, a note says that the intervals are rough."""
 
-_PROBABILITIES = {"log_loss": "log-loss", "brier": "Brier", "ece": "ECE"}
-_POINTS = {"sensitivity_at_95": "sens. at 95 % spec.", "specificity_at_95": "spec. at 95 % sens."}
-_BLOCKS = {
-    "Scans": {(SCAN, "auc"): "AUC", (SCAN, "ap"): "AP"},
-    "Scan calls": {
-        (SCAN, "accuracy"): "accuracy",
-        (SCAN, "balanced_accuracy"): "balanced",
-        (SCAN, "f1"): "F1",
-    },
-    "Scan calls by class": {(SCAN, name): name for name in ("sensitivity", "specificity")},
-    "Scan calls that are right": {(SCAN, "ppv"): "PPV", (SCAN, "npv"): "NPV"},
-    "Scan operating points": {(SCAN, metric): label for metric, label in _POINTS.items()},
-    "Scan probabilities": {(SCAN, metric): label for metric, label in _PROBABILITIES.items()},
-    "Scan calibration": {(SCAN, f"calibration_{name}"): name for name in ("intercept", "slope")},
-    "Slices": {(INSIDE, "auc"): "AUC inside scans", (SLICE, "auc"): "AUC all", (SLICE, "ap"): "AP all"},
-    "Slice probabilities": {(SLICE, metric): label for metric, label in _PROBABILITIES.items()},
-}
-"""Blocks of the table: level and metric of each column, and its title."""
 _BASELINES = {
     "CNN alone, calibrated": "Platt scaling of its probability, fitted to the scans that calibrate the head",
     "position only": "prevalence of the training scans for each scan, closeness to mid-scan for each slice",
@@ -84,35 +68,30 @@ def evaluate(
     Raises:
         DataError: a score is invalid (the message names the model), or a scan has no patient.
     """
-    truth = np.full(offsets[-1], UNKNOWN) if slice_labels is None else slice_labels
-    names = [one.name for one in scores]
-    if len(set(names)) != len(names) or not names:
-        raise ValueError(f"need at least one model, each under its own name, got {names}")
-    known: dict[str, Any] = {
-        "labels": labels,
-        "patients": patients,
-        "offsets": offsets,
-        "slice_labels": truth,
-    }
     rows = [
         {**row, "model": one.name, "value": row["values"][0]}
         for one in scores
-        for row in measure([one], **known, seed=seed, resamples=resamples)
+        for row in measure(
+            [one],
+            labels=labels,
+            patients=patients,
+            offsets=offsets,
+            slice_labels=np.full(offsets[-1], UNKNOWN) if slice_labels is None else slice_labels,
+            seed=seed,
+            resamples=resamples,
+        )
     ]
     return pd.DataFrame(rows).assign(resamples=resamples)[COLUMNS]
 
 
 def read_table(path: Path) -> pd.DataFrame:
     """Read a table of `evaluate` written by `write_csv`; `DataError` if invalid."""
-    numbers = ("value", "low", "high")
-    texts = {"model": str, "level": str, "metric": str, "note": str}
+    numbers = dict.fromkeys(("value", "low", "high"), np.float64)
+    texts = dict.fromkeys(("model", "level", "metric", "note"), str)
+    empty = {name: [""] for name in numbers}
     try:
-        frame = pd.read_csv(
-            path, dtype=texts, keep_default_na=False, na_values={name: [""] for name in numbers}
-        )
-        if missing := [name for name in COLUMNS if name not in frame]:
-            raise ValueError(f"column {name_some(missing)} is missing")
-        return each_text(frame[COLUMNS].astype(dict.fromkeys(numbers, np.float64)), original)
+        frame = pd.read_csv(path, usecols=COLUMNS, dtype=texts, keep_default_na=False, na_values=empty)
+        return each_text(frame[COLUMNS].astype(numbers), original)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as a result table ({error}); validate again") from error
 
@@ -140,14 +119,15 @@ def table_blocks(frame: pd.DataFrame) -> list[Block]:
         for row in frame.to_dict("records")
     }
     blocks = []
-    for title, columns in _BLOCKS.items():
+    for title in dict.fromkeys(metric.block for metric in METRICS if metric.block):
+        columns = [metric for metric in METRICS if metric.block == title]
         rows = [
-            (str(model), [texts.get((model, *place), "–") for place in columns])
+            (str(model), [texts.get((model, metric.level, metric.name), "–") for metric in columns])
             for model in dict.fromkeys(frame["model"])
         ]
         rows = [(model, cells) for model, cells in rows if any(text != "–" for text in cells)]
         if rows:
-            blocks.append(Block(title=title, columns=list(columns.values()), rows=rows))
+            blocks.append(Block(title, [metric.title for metric in columns], rows))
     return blocks
 
 
@@ -182,11 +162,11 @@ def _not_available(frame: pd.DataFrame) -> list[str]:
     """Metrics without a value, by reason and models."""
     absent: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for note in filter(None, dict.fromkeys(frame["note"])):
-        for title, columns in _BLOCKS.items():
-            for (level, metric), label in columns.items():
-                here = (frame["note"] == note) & (frame["level"] == level) & (frame["metric"] == metric)
-                if here.any():
-                    absent.setdefault((note, tuple(frame["model"][here])), []).append(f"{title} {label}")
+        for one in METRICS:
+            here = (frame["note"] == note) & (frame["level"] == one.level) & (frame["metric"] == one.name)
+            if one.block and here.any():
+                models = tuple(frame["model"][here])
+                absent.setdefault((note, models), []).append(f"{one.block} {one.title}")
     everyone = frame["model"].nunique()
     return [
         f"Not available{'' if len(models) == everyone else ' for ' + '; '.join(models)}: "
@@ -229,7 +209,7 @@ def table_notes(frame: pd.DataFrame) -> list[str]:
         f"ECE: {CALIBRATION_BINS} equal-mass bins",
         *(f"{name}: {text}" for name, text in _BASELINES.items() if name in set(frame["model"])),
     ]
-    if shown & set(_POINTS):
+    if any(name.endswith("_at_95") for name in shown):
         notes.append(
             "sens. at 95 % spec.: the best sensitivity of a threshold with a specificity of at least 95 %; "
             "spec. at 95 % sens.: the reverse; thresholds are chosen on these scans, so both are optimistic"

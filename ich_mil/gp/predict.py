@@ -6,7 +6,7 @@ slice and each scan (Castro-Macías et al. 2024, Eq. 30-37), from joint samples 
     w_l ~ q(w)        f_l = Φᵀ w_l + e_l        e_l ~ N(0, K_XX + εI - ΦᵀΦ)
 
 f_l has the mean and the covariance of q(f) (Eq. 30), so the correlation between slices is kept
-(`ich_mil.reproduce.statistics.independent` drops it, as in Eq. 36). All scans share the samples w_l. For a
+(Eq. 36 of the paper drops it). All scans share the samples w_l. For a
 head fitted by Gibbs sampling, w_l are its posterior draws.
 
 `draw` samples each scan once; probabilities, intervals and counterfactuals (`ich_mil.gp.counterfactual`)

@@ -11,7 +11,7 @@ Out: the sums of a sweep, for R replicates that share φ:
 The matrix k (M, N) is never stored; one tile of φ exists at a time. φ is computed in float64 and rounded to
 the dtype of the products; sums over tiles are in float64. Sums over k in float32, whitened afterwards, would
 be cheaper, but P = L⁻¹ multiplies their errors by up to 1/jitter, and I + G would no longer be positive
-definite (benchmarks/RESULTS.md, "Why Φ is made before it is summed").
+definite (research/RESULTS.md, "Why Φ is made before it is summed").
 
 Shapes: N slices, n of a tile, D features, M inducing points, P directions, R replicates.
 """
@@ -29,7 +29,7 @@ Tiles = Iterable[tuple[slice, Tensor]]
 
 TILE = 65_536
 """Number of slices of a tile. On an H200 752,803 slices take 9.3 ms with 32,768 rows, 6.6 ms with 65,536, and
-6.4 ms with 262,144 and four times the memory (`python -m benchmarks.kernels --only gram`)."""
+6.4 ms with 262,144 and four times the memory (`python -m research.benchmarks.kernels --only gram`)."""
 
 LARGEST = 1e100
 """Upper limit of |feature|: distances are sums of squares, which may overflow for larger values."""

@@ -31,7 +31,7 @@ from ich_mil.multimodal.head import MultimodalHead
 
 MAP_SIDE = 48
 """Largest number of cells a side: 5 mm where the field of view is 230 mm. In pictures of 96 pixels coarser
-maps localise worse; in pictures of 256 pixels finer maps are no better (benchmarks/RESULTS.md)."""
+maps localise worse; in pictures of 256 pixels finer maps are no better (research/RESULTS.md)."""
 SMOOTH = 1.0
 """Standard deviation of the smoothing, cells; without it single cells stand out as noise."""
 PATH_POINTS = 8

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ich_mil.evaluate.model_metrics import SCAN
+from ich_mil.evaluate.metrics import SCAN
 from ich_mil.evaluate.result_table import format_value, table_blocks, table_notes
 from ich_mil.report.page import render
 from ich_mil.report.plot import UNIT, Axes, Plot, make_plot

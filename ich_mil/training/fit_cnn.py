@@ -117,7 +117,7 @@ def keep_freed_memory() -> None:
     """Let glibc, where it is used, keep the memory of one training step for the next step.
 
     By default glibc returns blocks of this size to the kernel, which clears them again in each step. That
-    took half of the time of a step on a CPU (benchmarks/RESULTS.md).
+    took half of the time of a step on a CPU (research/RESULTS.md).
     """
     mmap_max, trim_threshold = -4, -1  # malloc.h: M_MMAP_MAX, M_TRIM_THRESHOLD
     with suppress(OSError):

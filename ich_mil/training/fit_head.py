@@ -20,7 +20,7 @@ def fit_to(
     """Fit and calibrate a head.
 
     Kernel parameters missing in the settings are those of the preset. They are not chosen on the data: a
-    shorter length scale chosen on scans of one site transfers worse to another (benchmarks/RESULTS.md).
+    shorter length scale chosen on scans of one site transfers worse to another (research/RESULTS.md).
 
     Args:
         learn: training scans, B scans with D features per slice.

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from ich_mil.errors import DataError, ModelError
+from ich_mil.errors import ModelError
 from ich_mil.evaluate.baselines import CnnSigmoid, position_scan, position_score, slice_prevalence
 from ich_mil.evaluate.metrics import scan_metrics
 from ich_mil.gp.calibration import platt
@@ -18,11 +18,6 @@ def test_position_scan_is_the_known_training_prevalence_and_ranks_nothing():
     probability = position_scan(np.array([0, 1, 1, 1, -1, -1]), 4)
     np.testing.assert_array_equal(probability, [0.75] * 4)
     assert scan_metrics(np.array([0, 1, 0, 1]), probability)["auc"] == 0.5
-
-
-def test_no_known_training_label():
-    with pytest.raises(DataError, match="no training scan has a label"):
-        position_scan(np.array([-1]), 3)
 
 
 def test_slice_prevalence_is_that_of_the_labelled_slices():
@@ -67,11 +62,8 @@ def test_at_a_site_the_intercept_alone_is_fitted():
     "text",
     [
         "",
-        "[]",
         '{"slope": 1}',
-        '{"slope": "a", "intercept": 0}',
         '{"slope": NaN, "intercept": 0}',
-        '{"slope": 1e400, "intercept": 0}',
     ],
 )
 def test_a_damaged_file_of_a_sigmoid(tmp_path, text):

@@ -1,11 +1,22 @@
-"""Curves of scan probabilities: ordinates by scikit-learn and by hand, bands by patient."""
+"""Curves and event rates: values by scikit-learn and by hand, intervals by patient."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.metrics import auc, average_precision_score, roc_auc_score
 
-from ich_mil.evaluate.curves import GRID, precision_recall, risk_coverage, roc, scan_curves, with_band
+from ich_mil.evaluate.curves import (
+    GRID,
+    calibration_table,
+    event_rates,
+    precision_recall,
+    risk_coverage,
+    roc,
+    scan_curves,
+)
+from ich_mil.evaluate.metrics import scan_metrics
 
+ENDS = ["low", "high"]
 HOW = {"seed": 0, "resamples": 200}
 
 
@@ -73,13 +84,6 @@ def test_unlabelled_scans_take_no_part_and_one_class_has_no_roc(scans):
     assert set(scan_curves(np.ones(400, int), score, patients, **HOW)) == {"risk_coverage"}
 
 
-def test_a_curve_that_is_no_proportion_has_percentiles(scans):
-    _, _, patients = scans
-    line = with_band(lambda counts: -GRID[:, None] * counts[:1] ** 0, np.array(patients), behind=None, **HOW)
-    np.testing.assert_array_equal(line.low, -GRID)
-    np.testing.assert_array_equal(line.high, -GRID)
-
-
 def test_ordinates_of_zero_and_one_have_the_exact_interval_of_the_patients_behind_them():
     labels = np.repeat([0, 1], 20)
     found = scan_curves(labels, labels * 0.8 + 0.1, [str(i) for i in range(40)], **HOW)
@@ -88,3 +92,37 @@ def test_ordinates_of_zero_and_one_have_the_exact_interval_of_the_patients_behin
     risk = found["risk_coverage"].assign(y=found["risk_coverage"].high)
     assert at(risk, 0.5) == pytest.approx(1 - exact)
     assert at(risk, 1) == pytest.approx(1 - 0.025 ** (1 / 40))
+
+
+def alone(n):
+    return np.array([f"P{i}" for i in range(n)])
+
+
+def rates(value, event, patients=None, *, bins=10):
+    patients = alone(len(value)) if patients is None else np.array([*patients])
+    return event_rates(np.asarray(value), np.asarray(event), patients, bins=bins, seed=0, resamples=2000)
+
+
+def test_bins_by_hand_keep_ties_together():
+    frame = rates([1, 2, 3, 4, 6, 6, 6, 6], [0, 0, 0, 1, 1, 0, 1, 1], bins=2)
+    assert frame[["bin", "n", "patients", "events"]].to_numpy().tolist() == [[0, 4, 4, 1], [1, 4, 4, 3]]
+    np.testing.assert_allclose(frame[["value", "rate"]], [[2.5, 0.25], [6, 0.75]])
+    assert rates(np.repeat([0.1, 0.2], [35, 15]), np.arange(50) % 2).n.tolist() == [35, 15]
+
+
+def test_a_rate_of_0_or_1_has_the_exact_interval_of_its_patients():
+    frame = rates(np.arange(12), np.repeat([0, 1], 6), "abcdefgghhii", bins=2)
+    np.testing.assert_allclose(frame[ENDS], [[0, 1 - 0.025 ** (1 / 6)], [0.025 ** (1 / 3), 1]])
+
+
+def test_calibration_bins_are_those_of_the_calibration_error_without_unlabelled_scans():
+    generator = np.random.default_rng(2)
+    p = generator.random(53)
+    labels = np.where(np.arange(53) % 7, generator.random(53) < p**2, -1)
+    frame = calibration_table(labels, p, alone(53), seed=0, resamples=10)
+    assert (frame.n.sum(), frame.positives.sum()) == ((labels >= 0).sum(), (labels == 1).sum())
+    error = (frame.n * (frame.probability - frame.share).abs()).sum() / frame.n.sum()
+    assert error == pytest.approx(scan_metrics(labels, p)["ece"], rel=1e-12)
+    known = labels >= 0
+    without = calibration_table(labels[known], p[known], alone(53)[known], seed=0, resamples=10)
+    pd.testing.assert_frame_equal(frame, without)

@@ -8,16 +8,7 @@ import pytest
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import patient_bootstrap, proportion_interval
-from ich_mil.evaluate.calibration_line import calibration_line
-from ich_mil.evaluate.metrics import (
-    auc_inside,
-    predictive_values,
-    scan_metrics,
-    slice_probability_metrics,
-    slice_ranking,
-)
-from ich_mil.evaluate.model_metrics import INSIDE, SCAN, SLICE
-from ich_mil.evaluate.resampled_metrics import resampled_ece
+from ich_mil.evaluate.metrics import INSIDE, METRICS, SCAN, SLICE, auc_inside, measured, metrics_of, resampled
 from ich_mil.evaluate.result_table import (
     COLUMNS,
     evaluate,
@@ -27,7 +18,7 @@ from ich_mil.evaluate.result_table import (
     table_blocks,
     table_notes,
 )
-from ich_mil.evaluate.scores import Scores, known_or_none
+from ich_mil.evaluate.scores import Scores
 
 
 @pytest.fixture
@@ -61,25 +52,22 @@ def row_of(frame, model, level, metric):
     return row
 
 
-def test_values_are_those_of_the_metrics_with_intervals_by_patient(truth, model):
+def test_values_and_intervals_by_patient(truth, model):
     frame = made([model], truth, resamples=200)
     assert list(frame.columns) == COLUMNS
     labels, slice_labels = truth["labels"], truth["slice_labels"]
     bags = np.repeat(np.arange(40), np.diff(truth["offsets"]))
     scans, aucs = auc_inside(slice_labels, model.slice, bags)
     wanted = {
-        SCAN: scan_metrics(labels, model.scan)
-        | predictive_values(labels, model.scan)
-        | calibration_line(labels, model.scan),
-        SLICE: slice_ranking(slice_labels, model.slice)
-        | slice_probability_metrics(slice_labels, model.slice),
+        SCAN: measured(metrics_of(SCAN), labels, model.scan),
+        SLICE: measured(metrics_of(SLICE), slice_labels, model.slice),
         INSIDE: {"auc": aucs.mean()},
     }
     for level, metrics in wanted.items():
         assert frame[frame.level == level].metric.tolist() == list(metrics)
         for metric, value in metrics.items():
             row = row_of(frame, "GP", level, metric)
-            assert (row.value, row.note) == (value, "")
+            assert (row.value, row.note) == (pytest.approx(value, rel=1e-12), "")
             assert row.low < row.high
     row = row_of(frame, "GP", SCAN, "auc")
     assert (row.n, row.positives, row.patients) == (40, 20, 15)
@@ -105,17 +93,17 @@ def test_unlabelled_scans_are_left_out_and_counted(truth, model):
     frame = made([model], truth, labels=np.where(kept, truth["labels"], -1))
     row = row_of(frame, "GP", SCAN, "auc")
     assert (row.n, row.unlabelled) == (34, 6)
-    assert row.value == scan_metrics(truth["labels"][kept], model.scan[kept])["auc"]
+    assert row.value == measured(metrics_of(SCAN), truth["labels"][kept], model.scan[kept])["auc"]
     assert "34 scans (17 positive) of 15 patients; 6 without" in table_notes(frame)[0]
 
 
-def test_models_share_the_resamples_so_equal_scores_have_equal_intervals(truth, model):
+def test_equal_scores_have_equal_intervals(truth, model):
     frame = made([model, replace(model, name="twin")], truth)
     first, second = (frame[frame.model == name].drop(columns="model") for name in ("GP", "twin"))
     np.testing.assert_array_equal(first.to_numpy(), second.to_numpy())
 
 
-def test_what_is_missing_is_told_with_its_reason(truth, model):
+def test_missing_scores_have_a_reason(truth, model):
     silent, position = Scores("CNN", model.scan, None), Scores("position", None, model.slice)
     frame = made([model, silent, position], truth)
     assert row_of(frame, "CNN", SLICE, "auc").note == "gives no slice score"
@@ -152,7 +140,7 @@ def test_one_class_and_no_label_at_all(truth, model):
     assert set(none[none.level == SCAN].note) == {"no scan labels"}
 
 
-def test_what_is_perfect_has_the_exact_interval_of_the_patients_behind_it(truth):
+def test_perfect_scores_have_exact_intervals(truth):
     perfect = Scores("perfect", truth["labels"] * 0.6 + 0.2, None)
     # each positive scan is of a patient of its own, negative ones share some
     patients = np.array([f"p{i}" if label else f"n{i // 8}" for i, label in enumerate(truth["labels"])])
@@ -173,37 +161,14 @@ def test_what_is_perfect_has_the_exact_interval_of_the_patients_behind_it(truth)
     assert "one threshold tells the classes apart" in row_of(frame, "perfect", SCAN, "calibration_slope").note
 
 
-def test_slices_ranked_without_an_error_have_the_interval_of_pairs_of_patients(truth):
-    perfect = Scores("perfect", None, truth["slice_labels"] * 0.6 + 0.2, slice_is_probability=True)
-    frame = made([perfect], truth)
-    scans = np.split(truth["slice_labels"], truth["offsets"][1:-1])
-    n = len(set(truth["patients"]))
-    mixed = {p for p, scan in zip(truth["patients"], scans, strict=True) if len(set(scan)) == 2}
-    assert len(mixed) > n // 2  # slices of both kinds are of the same patients: fewer pairs than patients
-    for level, behind in ((SLICE, n // 2), (INSIDE, len(mixed))):
-        row = row_of(frame, "perfect", level, "auc")
-        assert (row.value, row.high) == (1, 1)
-        assert row.low == pytest.approx(0.025 ** (1 / behind))
-
-
-# [0.5, 0.5]: every resample says so, of 4 positive scans
-def test_nothing_called_positive_is_not_always_so():
-    scans = {"labels": np.repeat([0, 1], [16, 4]), "patients": [f"p{i}" for i in range(20)]}
-    frame = made([Scores("timid", np.linspace(0.1, 0.4, 20), None)], scans, offsets=np.arange(21))
-    row = row_of(frame, "timid", SCAN, "balanced_accuracy")
-    sensitivity, specificity = 1 - 0.025 ** (1 / 4), 0.025 ** (1 / 16)  # the ends of 0 of 4 and 16 of 16
-    assert row.value == 0.5
-    assert (row.low, row.high) == pytest.approx((0.5 - (1 - specificity) / 2, 0.5 + sensitivity / 2))
-
-
-def test_the_interval_of_a_calibration_error_holds_it_and_reaches_a_true_0(truth, model):
+def test_ece_interval_reaches_0(truth, model):
     constant = Scores("prevalence", np.full(40, truth["labels"].mean()), None)
     frame = made([model, constant], truth, resamples=200)
     right = row_of(frame, "prevalence", SCAN, "ece")  # resamples of another prevalence alone lie above 0
     assert (right.value, right.low) == (0, 0)
     own = row_of(frame, "GP", SCAN, "ece")
     counted = patient_bootstrap(
-        lambda c: {"ece": resampled_ece(truth["labels"], model.scan, c)},
+        lambda c: resampled(metrics_of(SCAN, "ece"), truth["labels"], model.scan, c),
         truth["patients"],
         resamples=200,
         seed=0,
@@ -212,14 +177,14 @@ def test_the_interval_of_a_calibration_error_holds_it_and_reaches_a_true_0(truth
 
 
 @pytest.mark.parametrize("absent", [None, float("nan")])
-def test_scans_without_a_patient_are_not_taken_for_those_of_one(truth, model, absent):
+def test_scans_without_patient_are_refused(truth, model, absent):
     with pytest.raises(DataError, match=r"2 of 40 are (None|nan), the first is number 0"):
         made([model], truth, patients=[absent, *truth["patients"][1:-1], absent])
     numbered = made([model], truth, patients=np.arange(40))
     assert set(numbered[numbered.level == SCAN].patients) == {40}
 
 
-def test_scores_that_cannot_be_measured_name_the_model(truth, model):
+def test_invalid_scores_name_the_model(truth, model):
     broken = {
         "scan scores: 1 of 40": Scores("x", np.where(np.arange(40) == 3, np.nan, model.scan), None),
         "slice scores": Scores("x", None, np.full_like(model.slice, np.nan)),
@@ -230,12 +195,7 @@ def test_scores_that_cannot_be_measured_name_the_model(truth, model):
             made([model, scores], truth)
 
 
-def test_names_must_differ(truth, model):
-    with pytest.raises(ValueError, match="own name"):
-        made([model, model], truth)
-
-
-def test_a_table_written_as_csv_comes_back_the_same(truth, model, tmp_path):
+def test_csv_round_trip(truth, model, tmp_path):
     frame = made([model, Scores("NA", None, None)], truth, slice_labels=None)
     frame.to_csv(tmp_path / "metrics.csv", index=False)
     again = read_table(tmp_path / "metrics.csv")
@@ -247,29 +207,13 @@ def test_a_table_written_as_csv_comes_back_the_same(truth, model, tmp_path):
             read_table(tmp_path / name)
 
 
-def test_known_or_none():
-    assert known_or_none(np.full(3, np.nan)) is None
-    np.testing.assert_array_equal(known_or_none(np.array([np.nan, 1.0])), [np.nan, 1.0])
-
-
-def test_each_number_stands_under_its_name(truth, model):
+def test_blocks_show_each_metric(truth, model):
     frame = made([model], truth)
-    columns = {
-        "Scans": [(SCAN, "auc"), (SCAN, "ap")],
-        "Scan calls": [(SCAN, "accuracy"), (SCAN, "balanced_accuracy"), (SCAN, "f1")],
-        "Scan calls by class": [(SCAN, "sensitivity"), (SCAN, "specificity")],
-        "Scan calls that are right": [(SCAN, "ppv"), (SCAN, "npv")],
-        "Scan operating points": [(SCAN, "sensitivity_at_95"), (SCAN, "specificity_at_95")],
-        "Scan probabilities": [(SCAN, "log_loss"), (SCAN, "brier"), (SCAN, "ece")],
-        "Scan calibration": [(SCAN, "calibration_intercept"), (SCAN, "calibration_slope")],
-        "Slices": [(INSIDE, "auc"), (SLICE, "auc"), (SLICE, "ap")],
-        "Slice probabilities": [(SLICE, "log_loss"), (SLICE, "brier"), (SLICE, "ece")],
-    }
     blocks = {block.title: block for block in table_blocks(frame)}
-    assert list(blocks) == list(columns)
-    for title, places in columns.items():
-        rows = [row_of(frame, "GP", *place) for place in places]
-        assert blocks[title].rows == [("GP", [format_value(row.value, row.low, row.high) for row in rows])]
+    for title, block in blocks.items():
+        rows = [row_of(frame, "GP", metric.level, metric.name) for metric in METRICS if metric.block == title]
+        assert block.rows == [("GP", [format_value(row.value, row.low, row.high) for row in rows])]
+    assert len(blocks) == 9
     assert blocks["Scan calls"].columns == ["accuracy", "balanced", "F1"]
     assert blocks["Slices"].columns == ["AUC inside scans", "AUC all", "AP all"]
     old = frame[frame.metric.isin(["auc", "accuracy", "f1", "log_loss", "brier"])]  # an older metrics.csv
@@ -278,7 +222,7 @@ def test_each_number_stands_under_its_name(truth, model):
     assert "nan" not in format_table(old)
 
 
-def test_text_is_readable_in_110_columns(truth, model):
+def test_text_has_110_columns(truth, model):
     long = Scores("G-VGPMIL α=1 β=2.5 with a name far too long for a table", model.scan, model.slice)
     lines = format_table(made([model, long], truth)).splitlines()
     assert len([line for line in lines if "[" in line]) == 17  # two models in eight blocks, one in the ninth
@@ -288,19 +232,7 @@ def test_text_is_readable_in_110_columns(truth, model):
         assert note in text
 
 
-def test_correct_calls_are_counted(truth, model):
-    known = np.arange(40) >= 7
-    right = known & ((model.scan >= 0.5) == truth["labels"])
-    found = [int((right & (truth["labels"] == kind)).sum()) for kind in (1, 0)]
-    silent, wrong = Scores("silent", None, model.slice), Scores("wrong", 1.0 - truth["labels"], None)
-    notes = table_notes(made([model, silent, wrong], truth, labels=np.where(known, truth["labels"], -1)))
-    assert (
-        f"Correct calls of scans: GP {found[0]} of 17 positive and {found[1]} of 16 negative; "
-        "wrong 0 of 17 positive and 0 of 16 negative"
-    ) in notes
-
-
-def test_few_patients_or_scans_of_a_class_are_told(truth, model):
+def test_small_samples_are_noted(truth, model):
     number, labels = np.arange(200), np.resize(truth["labels"], 200)
     score = Scores("GP", np.resize(model.scan, 200), None)
 
@@ -319,20 +251,3 @@ def test_few_patients_or_scans_of_a_class_are_told(truth, model):
     notes = " ".join(table_notes(made([model], truth, patients=["ANONYMOUS"] * 40)))
     assert "same PatientID" in notes
     assert "Few" not in notes
-
-
-def test_resamples_without_a_number_are_told(truth, model):
-    frame = made([model], truth).assign(ignored=0)
-    assert "were ignored" not in " ".join(table_notes(frame))
-    # one scan of 60 is called positive: a third of the resamples have none, and both classes
-    scans = {"labels": np.arange(60) % 2, "patients": [f"p{i}" for i in range(60)], "offsets": np.arange(61)}
-    timid = np.where(np.arange(60) == 1, 0.9, np.linspace(0.1, 0.4, 60))
-    frame = made([Scores("timid", timid, None)], scans)
-    assert frame[frame.metric != "ppv"].ignored.max() == 0 < frame.ignored.max()
-    assert f"Up to {frame.ignored.max()} resamples were ignored" in " ".join(table_notes(frame))
-
-
-def test_format_value():
-    assert format_value(0.9114, 0.8861, 0.9) == "0.911 [0.886, 0.900]"
-    assert format_value(0.5, np.nan, np.nan) == "0.500"
-    assert format_value(np.nan, np.nan, np.nan) == "–"

@@ -289,7 +289,7 @@ def test_on_a_device(train, fitted, test, device):
 @pytest.mark.realdata
 def test_the_authors_set(shared_data):
     """Bars of issue 46 with one setting and one seed: bag AUC .87, primary instances .92."""
-    from benchmarks.multimodal.simulated import authors_set
+    from research.benchmarks.multimodal.simulated import authors_set
 
     train, test = authors_set()
     model = MultimodalMIL(restarts=4).fit(train.X, train.bags, train.labels)

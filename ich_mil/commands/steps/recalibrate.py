@@ -6,8 +6,8 @@ are unchanged. The intercept of the sigmoid that calibrates scan probabilities i
 the sigmoid over the CNN's own probability in result tables. The scans of the site are added to `splits.csv`,
 so that the model is not evaluated on their patients.
 
-Only the intercept is fitted: a refitted slope did not help for any number of scans tried
-(`ich-mil reproduce features`). The intercept depends on the share of positive scans, so scans selected by
+Only the intercept is fitted: a refitted slope did not help for any number of scans tried (`python -m
+research.reproduce features`). The intercept depends on the share of positive scans, so scans selected by
 their label give a wrong intercept.
 """
 

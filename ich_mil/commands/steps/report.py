@@ -17,8 +17,7 @@ from ich_mil.config import RunConfig
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import DataError, ModelError
-from ich_mil.evaluate.curves import scan_curves
-from ich_mil.evaluate.event_rates import calibration_table
+from ich_mil.evaluate.curves import calibration_table, scan_curves
 from ich_mil.files import alone, write_text
 from ich_mil.progress import progress, say
 from ich_mil.report.maps import make_maps, write_maps

@@ -8,8 +8,8 @@ from one population. The alarm is raised if either p-value is at most half the n
 the false alarm rate is at most the nominal rate, on average over references and batches.
 
 An alarm shows that the input changed, not that the model performs worse; scores also depend on the
-prevalence. The reference must be scans that neither the network nor the head was fitted to: on its own
-training scans a model is overconfident, so every new scan would raise the alarm.
+prevalence. The reference must be scans that neither the network nor the head was fitted to, since a model is
+overconfident on its training scans.
 
 Shapes: B reference scans, n scans of the batch, T = B + n, N slices, D features, C columns, K components,
 R permutations, the first of which is the observed assignment.
@@ -24,7 +24,7 @@ import numpy as np
 from scipy.spatial.distance import cdist
 
 from ich_mil.errors import DataError
-from ich_mil.evaluate.metrics import patient_keys
+from ich_mil.evaluate.scores import patient_keys
 
 PERMUTATIONS = 999
 """Number of random permutations of the patients behind a p-value."""
@@ -85,7 +85,7 @@ def energy_distances(points: np.ndarray, batch: np.ndarray) -> np.ndarray:
 
 
 def permutation_p(distance: np.ndarray, observed: float) -> float:
-    """Fraction of permutations (R,) with a distance of at least the observed one, up to rounding."""
+    """Fraction of permutations (R,) with a distance of at least the observed value, up to rounding."""
     return float((distance >= observed - 1e-9 * abs(observed)).mean())
 
 
@@ -110,13 +110,9 @@ def summarise(x: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ColumnChange:
-    """Difference between batch and reference in one column.
+    """Kolmogorov-Smirnov distance of a column, its p-value, and the medians of reference and batch.
 
-    Attributes:
-        name: name of the column.
-        distance: Kolmogorov-Smirnov distance, in [0, 1].
-        p: p-value; for a feature column adjusted by the maximum over columns (Westfall & Young 1993).
-        reference, batch: medians.
+    p-values of feature columns are adjusted by the maximum over columns (Westfall & Young 1993).
     """
 
     name: str
@@ -131,7 +127,7 @@ class DriftResult:
     """Result of a drift test.
 
     Attributes:
-        p_features, p_scores: p-values of features and scores.
+        p_features, p_scores: p-values.
         alarm: whether either p-value is at most half the rate.
         rate: maximum false alarm rate.
         statistic: energy distance nm/(n + m) · (2 E|X-Y| - E|X-X'| - E|Y-Y'|) of the features.
@@ -175,11 +171,9 @@ def _checked(
     keys = patient_keys(patients, len(table))
     if len(table) < LEAST_BATCH:
         raise DataError(f"{what}: drift needs at least {LEAST_BATCH} scans, got {len(table)}; collect more")
-    bad = np.flatnonzero(~np.isfinite(table).all(axis=1))
-    if len(bad):
+    if bad := np.flatnonzero(~np.isfinite(table).all(axis=1)).tolist():
         raise DataError(
-            f"{what}: features and scores of {len(bad)} scans are not finite, the first is scan number "
-            f"{bad[0]}; leave such scans out"
+            f"{what}: features or scores of {len(bad)} scans, first number {bad[0]}, are not finite"
         )
     return table, keys
 
@@ -227,13 +221,11 @@ class DriftAlarm:
 
         Raises:
             DataError: fewer than `LEAST_BATCH` scans, or a value that is not finite.
-            ValueError: arrays or names do not match; `PERMUTATIONS` permutations cannot resolve the rate.
+            ValueError: `PERMUTATIONS` permutations cannot resolve the rate.
         """
         if not 2 / (PERMUTATIONS + 1) <= rate < 1:
             raise ValueError(f"rate must be at least {2 / (PERMUTATIONS + 1):g} and below 1, got {rate}")
         table, keys = _checked(features, scores, patients, "reference scans")
-        if len(names) != table.shape[1] - 1:
-            raise ValueError(f"{len(names)} names for {table.shape[1] - 1} columns")
         return cls(*_part(table, keys, seed), tuple(names), float(rate), int(seed))
 
     def test(
@@ -262,9 +254,7 @@ class DriftAlarm:
                 f"raise the alarm at a rate of {self.rate:g}; collect scans of more patients"
             )
         generator = np.random.default_rng(self.seed)
-        ranks = generator.permuted(
-            np.tile(np.arange(n_patients)[:, None], PERMUTATIONS), axis=0
-        )  # (patients, R)
+        ranks = generator.permuted(np.tile(np.arange(n_patients)[:, None], PERMUTATIONS), axis=0)
         seen = (np.arange(n_patients) >= n_patients - in_batch)[:, None]  # the observed batch
         batch = np.column_stack([seen, ranks < in_batch])[owner]  # (B + n, 1 + R)
         table = np.concatenate([self.table, new])

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
-from ich_mil.evaluate.metrics import patient_keys
-from ich_mil.evaluate.resampled_metrics import resampled_ece, resampled_losses
+from ich_mil.evaluate.metrics import SCAN, measured, metrics_of
+from ich_mil.evaluate.scores import patient_keys
 from ich_mil.gp.calibration import Calibration, smoothed_targets
 
 LEAST_SCANS = 20
@@ -72,15 +72,6 @@ def labelled_logits(
     return z[:, torch.as_tensor(known)], y[known].astype(np.int64), keys[known]
 
 
-def _of_several_patients(
-    logits: Tensor | np.ndarray, labels: np.ndarray, patients: Sequence[str] | np.ndarray
-) -> tuple[Tensor, np.ndarray, np.ndarray]:
-    z, y, keys = labelled_logits(logits, labels, patients)
-    if len(set(keys)) < 2:
-        raise DataError(f"recalibration: all {len(y)} labelled scans are of one patient; label others too")
-    return z, y, keys
-
-
 def recalibrate(logits: Tensor | np.ndarray, labels: np.ndarray, calibration: Calibration) -> Calibration:
     """Recalibrate to the labelled scans of a site by refitting the intercept.
 
@@ -95,14 +86,10 @@ def recalibrate(logits: Tensor | np.ndarray, labels: np.ndarray, calibration: Ca
     """
     z, y, _ = labelled_logits(logits, labels, np.arange(len(np.asarray(labels))).astype(str))
     n, positives = len(y), int(y.sum())
-    if n < LEAST_SCANS:
+    if n < LEAST_SCANS or positives in (0, n):
         raise DataError(
-            f"recalibration needs at least {LEAST_SCANS} labelled scans of the site, got {n}; label more, or "
-            "keep the model's own calibration"
-        )
-    if positives in (0, n):
-        raise DataError(
-            f"recalibration needs scans of both labels, {positives} of {n} are positive; label more"
+            f"recalibration needs at least {LEAST_SCANS} scans of the site, of both labels; got {n}, "
+            f"{positives} positive; label more, or keep the model's own calibration"
         )
     return refit_intercept(z, torch.as_tensor(y), calibration)
 
@@ -117,9 +104,9 @@ def cross_fitted(
 ) -> np.ndarray:
     """Mean probabilities (B,) of the labelled scans, with intercepts fitted to scans of other patients.
 
-    Arguments as in `recalibrate`; `seed` assigns the patients to folds. `DataError` if they are one patient.
+    Arguments as in `recalibrate`, of at least two patients; `seed` assigns the patients to folds.
     """
-    z, y, keys = _of_several_patients(logits, labels, patients)
+    z, y, keys = labelled_logits(logits, labels, patients)
     p = np.empty(len(y))
     parts = GroupKFold(min(FOLDS, len(set(keys))), shuffle=True, random_state=seed)
     for others, held_out in parts.split(keys, groups=keys):
@@ -150,7 +137,7 @@ def refitted_differences(
     Returns:
         New value minus old value, (resamples,) for each of `METRICS`.
     """
-    z, y, keys = _of_several_patients(logits, labels, patients)
+    z, y, keys = labelled_logits(logits, labels, patients)
     z = z[:: -(-len(z) // MOST_SAMPLES)]
     owner = np.unique(keys, return_inverse=True)[1]
     generator, n_patients = np.random.default_rng(seed), int(owner.max()) + 1
@@ -169,7 +156,4 @@ def refitted_differences(
 
 def calibrated_metrics(z: Tensor, labels: np.ndarray, calibration: Calibration) -> dict[str, float]:
     """`METRICS` of the calibrated mean probabilities of sampled logits z (L, B)."""
-    p = calibration.scan(z).mean(0).numpy()
-    once = np.ones((len(p), 1))
-    found = resampled_losses(labels, p, once) | {"ece": resampled_ece(labels, p, once)}
-    return {name: float(found[name][0]) for name in METRICS}
+    return measured(metrics_of(SCAN, *METRICS), labels, calibration.scan(z).mean(0).numpy())

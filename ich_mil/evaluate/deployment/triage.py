@@ -14,15 +14,11 @@ future positives below s₍ₖ₎ has the distribution Beta(k, n + 1 - k) over c
 is stochastically smaller. The largest k of each method satisfies, with a = 1 - target,
 
     risk_control   P(F ≤ a) = P(Binomial(n, a) ≥ k) ≥ confidence
-    next_scans     P(M ≤ ⌊a m⌋) = P(Hypergeometric(n + m, n, k + ⌊a m⌋) ≥ k) ≥ confidence,
-                   where M of the next m scans of the class are lost
     conformal      E F ≤ k / (n + 1) ≤ a: on average over calibration sets, without a confidence level
 
 `conformal` is split conformal prediction by class (Vovk et al. 2005; Angelopoulos & Bates 2021).
 `risk_control` is its validity conditional on the calibration set (Vovk 2012; Park et al. 2020), risk control
-by an exact binomial test (Bates et al. 2021; Angelopoulos et al. 2021). `next_scans` holds for a finite
-future sample (Wilks 1942) and is the only guarantee that can be audited by counting, since the fraction
-counted on m scans varies around F.
+by an exact binomial test (Bates et al. 2021; Angelopoulos et al. 2021).
 
 The guarantees hold for scans that are exchangeable with the calibration scans: same scanners, same patient
 population, and one scan per patient (or each patient counted once, see `patients` of `fit_triage`).
@@ -33,17 +29,19 @@ Shapes: B scans.
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
+import pandas as pd
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
+from ich_mil.evaluate.scores import check_scores, patient_keys
 
-Method = Literal["risk_control", "next_scans", "conformal"]
+Method = Literal["risk_control", "conformal"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
 NEGATIVE, LOOK, POSITIVE = "negative", "look", "positive"
@@ -68,33 +66,19 @@ def risk_control_confidence(rank: int, n: int, target: float) -> float:
     return float(binom.sf(rank - 1, n, 1 - target))
 
 
-def next_scans_confidence(rank: int, n: int, target: float, m: int) -> float:
-    """P(M ≤ a), a = ⌊m (1 - target)⌋: probability that the threshold at `rank` of `n` is valid for `m` scans.
-
-    With n + m scores in random order, M ≤ a if and only if the rank + a lowest scores contain at least `rank`
-    calibration scores.
-    """
-    from scipy.stats import hypergeom
-
-    return float(hypergeom.sf(rank - 1, n + m, n, rank + allowed_losses(target, m)))
-
-
 @dataclass(frozen=True)
 class Guarantee:
-    """At least the fraction `target` of the scans of a class is not lost; `next_scans`: m of that method."""
+    """At least the fraction `target` of the scans of a class is not lost."""
 
     method: Method
     target: float
     confidence: float
-    next_scans: int | None = None
 
     def holds(self, rank: int, n: int) -> bool:
         """Whether the threshold at `rank` of `n` satisfies the guarantee; if not, no higher rank does."""
         if self.method == "conformal":
             return rank <= allowed_losses(self.target, n + 1)
-        if self.next_scans is None:
-            return risk_control_confidence(rank, n, self.target) >= self.confidence
-        return next_scans_confidence(rank, n, self.target, self.next_scans) >= self.confidence
+        return risk_control_confidence(rank, n, self.target) >= self.confidence
 
     @lru_cache(maxsize=1024)  # noqa: B019  one entry for each pair of guarantee and n
     def rank(self, n: int) -> int:
@@ -141,7 +125,6 @@ class Triage:
         n_positive, n_negative: numbers of calibration scans (of patients, if `by_patient`).
         unlabelled: number of calibration scans left out because they have no label.
         rank_positive, rank_negative: fitted ranks k.
-        next_positives, next_negatives: m for `next_scans`, else None.
         by_patient: whether each patient counts once, by the scan that is hardest to classify.
     """
 
@@ -156,8 +139,6 @@ class Triage:
     unlabelled: int
     rank_positive: int
     rank_negative: int
-    next_positives: int | None
-    next_negatives: int | None
     by_patient: bool
 
     def __post_init__(self) -> None:
@@ -169,8 +150,6 @@ class Triage:
     def decide(self, probability: np.ndarray) -> np.ndarray:
         """Decision `NEGATIVE`, `LOOK` or `POSITIVE` for each probability (B,); `DataError` if invalid."""
         unknown = np.full(np.shape(probability), UNKNOWN)
-        from ich_mil.evaluate.metrics import check_scores  # imports scikit-learn
-
         p = check_scores(unknown, probability, what="triage", probability=True)[1]
         return np.select([p < self.low, p >= self.high], [NEGATIVE, POSITIVE], LOOK)
 
@@ -178,22 +157,13 @@ class Triage:
     def guarantees(self) -> str:
         """The guarantees in plain English, for reports."""
         missed, alarms = (f"{100 * (1 - share):g} % of new" for share in (self.sensitivity, self.specificity))
-        if self.next_positives is not None and self.next_negatives is not None:
-            missed = (
-                f"{allowed_losses(self.sensitivity, self.next_positives)} of the next {self.next_positives}"
-            )
-            alarms = (
-                f"{allowed_losses(self.specificity, self.next_negatives)} of the next {self.next_negatives}"
-            )
         how = "On average over calibration sets"
         if self.confidence is not None:
             how = f"With {100 * self.confidence:g} % confidence in each"
-        positives, negatives, counted = "positive scans are", "negative scans are", "scans"
+        scans, counted = "{} scans are", "scans"
         if self.by_patient:
-            positives, negatives = (
-                f"patients with {kind} scans have one" for kind in ("positive", "negative")
-            )
-            counted = "patients"
+            scans, counted = "patients with {} scans have one", "patients"
+        positives, negatives = scans.format("positive"), scans.format("negative")
         reached = f"p ≥ {self.high:.4g}" if self.high <= 1 else "none is"
         return (
             f"{how}: at most {missed} {positives} called negative (p < {self.low:.4g}), and at most {alarms} "
@@ -202,7 +172,7 @@ class Triage:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Convert to a dictionary that can be written as JSON."""
+        """Dictionary that can be written as JSON."""
         return {"format": FORMAT, **asdict(self)}
 
     @classmethod
@@ -210,20 +180,11 @@ class Triage:
         """Restore the result of `as_dict`; `DataError` if damaged or of another version."""
         if values.get("format") != FORMAT:
             raise DataError(f"not triage thresholds of this version ({FORMAT}); fit them again")
-        names = {field.name for field in fields(cls)}
+        dropped = ("format", "next_positives", "next_negatives")  # the last two of older versions
         try:
-            return cls(**{name: value for name, value in values.items() if name != "format"})
+            return cls(**{name: value for name, value in values.items() if name not in dropped})
         except (TypeError, ValueError) as error:
-            differ = ", ".join(sorted(names ^ (set(values) - {"format"}))) or str(error)
-            raise DataError(f"triage thresholds are damaged ({differ}); fit them again") from error
-
-
-def lowest_by_patient(score: np.ndarray, patients: np.ndarray) -> np.ndarray:
-    """Lowest score of each patient, in ascending order of the patient keys."""
-    names, owner = np.unique(patients, return_inverse=True)
-    lowest = np.full(len(names), np.inf)
-    np.minimum.at(lowest, owner, score)
-    return lowest
+            raise DataError(f"triage thresholds are damaged ({error}); fit them again") from error
 
 
 def fit_triage(
@@ -235,8 +196,6 @@ def fit_triage(
     confidence: float = 0.90,
     method: Method = "risk_control",
     patients: Sequence[str] | None = None,
-    next_positives: int | None = None,
-    next_negatives: int | None = None,
 ) -> Triage:
     """Fit triage thresholds to calibration scans that the model was not fitted or calibrated on.
 
@@ -253,37 +212,28 @@ def fit_triage(
         method: one of `METHODS`.
         patients: B patient keys. If given, each patient counts once in a class, by the scan that is hardest
             to classify. The guarantee then applies to patients, and scans of one patient may be dependent.
-        next_positives: number m of future positive scans that the guarantee is about, for `next_scans` only.
-        next_negatives: the same for negative scans.
 
     Raises:
         DataError: too few labelled scans (or patients), with the number needed; an invalid probability.
-        ValueError: a fraction outside (0, 1), or arguments that do not fit the method.
+        ValueError: a fraction outside (0, 1), or an unknown method.
     """
-    shares = {"sensitivity": sensitivity, "specificity": specificity, "confidence": confidence}
-    _check(method, **shares)
-    ahead = (next_positives, next_negatives)
-    fits = min(m or 0 for m in ahead) > 0 if method == "next_scans" else ahead == (None, None)
-    if not fits:
-        raise ValueError(f"next_positives and next_negatives go with next_scans, got {ahead} for {method}")
-    from ich_mil.evaluate.metrics import check_scores, patient_keys
-
+    _check(method, sensitivity=sensitivity, specificity=specificity, confidence=confidence)
     labels, p = check_scores(labels, probability, what="calibration scans", probability=True)
-    owner = None if patients is None else patient_keys(patients, len(labels))
     known = int((labels != UNKNOWN).sum())
     if known < FEWEST:
         raise DataError(
             f"{known} labelled calibration scans are too few for a triage: at least {FEWEST} are needed, "
             "and more for a high sensitivity; label more scans"
         )
-    positives, negatives = p[labels == 1], -p[labels == 0]
-    counted = "{} calibration scans"
-    if owner is not None:
-        counted = "patients with {} calibration scans"
-        positives = lowest_by_patient(positives, owner[labels == 1])
-        negatives = lowest_by_patient(negatives, owner[labels == 0])
-    missed = Guarantee(method, float(sensitivity), float(confidence), next_positives)
-    alarms = Guarantee(method, float(specificity), float(confidence), next_negatives)
+    positives, negatives, counted = p[labels == 1], -p[labels == 0], "{} calibration scans"
+    if patients is not None:
+        owner, counted = patient_keys(patients, len(labels)), "patients with {} calibration scans"
+        positives, negatives = (
+            pd.Series(score).groupby(owner[labels == kind]).min().to_numpy()
+            for score, kind in ((positives, 1), (negatives, 0))
+        )
+    missed = Guarantee(method, float(sensitivity), float(confidence))
+    alarms = Guarantee(method, float(specificity), float(confidence))
     low, rank_positive = _threshold(positives, missed, counted.format("positive"), "sensitivity")
     top, rank_negative = _threshold(negatives, alarms, counted.format("negative"), "specificity")
     high = float(np.nextafter(-top, np.inf))  # negatives tied with the threshold are not called positive
@@ -299,7 +249,5 @@ def fit_triage(
         unlabelled=len(labels) - known,
         rank_positive=rank_positive,
         rank_negative=rank_negative,
-        next_positives=next_positives,
-        next_negatives=next_negatives,
         by_patient=patients is not None,
     )

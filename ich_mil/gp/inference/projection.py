@@ -28,7 +28,7 @@ from ich_mil.kernels.rbf_gram import RBF, gram_of, moments_of, rbf_gram
 
 STORE_BYTES = 2_000_000_000
 """Largest Φ that is stored. 752,803 slices and M = 200 take 1.2 GB; a sweep without it takes three times as
-long (benchmarks/RESULTS.md)."""
+long (research/RESULTS.md)."""
 
 BLOCK_BYTES = {"cpu": 3_200_000, "cuda": 256_000_000}
 """Bytes of a block of Φ for each replicate. On a CPU larger blocks leave the cache and for smaller ones call

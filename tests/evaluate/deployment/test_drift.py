@@ -8,13 +8,10 @@ from scipy.stats import binom, energy_distance, ks_2samp
 from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment import drift
 from ich_mil.evaluate.deployment.drift import (
-    ColumnChange,
     DriftAlarm,
-    DriftResult,
     column_distances,
     column_names,
     energy_distances,
-    permutation_p,
     summarise,
     whitened,
 )
@@ -64,7 +61,7 @@ def test_distances_are_scipys():
     assert energy_distances(table, batch)[0] == pytest.approx(12 * 18 / 30 * expected, rel=1e-9)
 
 
-def test_whitened_components_have_variance_1_and_no_unit():
+def test_whitened_components_have_variance_1():
     rng = np.random.default_rng(3)
     table = rng.normal(size=(200, 4)) @ rng.normal(size=(4, 4)) * [1, 10, 100, 1e4]
     points = whitened(table)
@@ -73,7 +70,7 @@ def test_whitened_components_have_variance_1_and_no_unit():
     np.testing.assert_allclose(cdist(moved, moved), cdist(points, points), atol=1e-6)
 
 
-def test_components_that_are_rounding_or_too_many_are_left_out():
+def test_degenerate_components_are_left_out():
     rng = np.random.default_rng(5)
     x = rng.normal(size=(100, 1))
     assert whitened(np.column_stack([x, x + 1e-6 * rng.normal(size=(100, 1))])).shape == (100, 1)
@@ -84,11 +81,6 @@ def test_components_that_are_rounding_or_too_many_are_left_out():
     np.testing.assert_array_equal(energy_distances(points, permuted(20, 8, 3)), 0)
 
 
-def test_a_p_value_counts_equal_distances():
-    assert permutation_p(np.array([2, 1, 2 - 1e-12, 3, 0]), 2) == 3 / 5
-    assert permutation_p(np.zeros(7), 0) == 1
-
-
 def test_summary_by_hand():
     x = np.array([[1, 10], [3, 10], [5, 20], [0, 1]])
     found = summarise(x, np.array([0, 3, 4]))
@@ -96,7 +88,7 @@ def test_summary_by_hand():
     assert column_names(1) == ["mean of feature 0", "spread of feature 0", "slices"]
 
 
-def test_a_moved_column_raises_the_alarm_and_is_named(reference):
+def test_shifted_column_raises_the_alarm(reference):
     table, scores = reference
     rng = np.random.default_rng(1)
     batch = rng.normal(size=(25, 4)) + np.array([0, 0, 2, 0])
@@ -112,16 +104,7 @@ def test_a_moved_column_raises_the_alarm_and_is_named(reference):
     assert "column 0" not in found.text()
 
 
-def test_moved_scores_raise_the_alarm(reference):
-    table, scores = reference
-    rng = np.random.default_rng(2)
-    found = fit(table, scores).test(rng.normal(size=(25, 4)), 0.8 + rng.random(25) / 5, names(25))
-    assert (found.alarm, found.p_scores) == (True, 0.001)
-    assert found.p_features > 0.025
-    assert "score: median" in found.text()
-
-
-def test_a_change_of_correlation_alone_raises_the_alarm():
+def test_change_of_correlation_raises_the_alarm():
     rng = np.random.default_rng(3)
 
     def draw(n, sign):
@@ -134,7 +117,7 @@ def test_a_change_of_correlation_alone_raises_the_alarm():
     assert "No single column changed" in found.text()
 
 
-def test_the_same_scans_raise_none_and_the_smallest_rate_can(reference):
+def test_same_scans_raise_no_alarm(reference):
     table, scores = reference
     found = fit(table, scores).test(table, scores, names(60))
     assert (found.alarm, found.p_features, found.p_scores) == (False, 1, 1)
@@ -142,28 +125,6 @@ def test_the_same_scans_raise_none_and_the_smallest_rate_can(reference):
     assert found.text().startswith("No drift found (60 scans")
     found = fit(table, scores, rate=0.002).test(table[:20] + 9, scores[:20], names(20))
     assert (found.p_features, found.alarm) == (0.001, True)  # half of the rate, and at most that
-
-
-def test_a_batch_of_many_scans_is_not_compared_with_permutations_of_few():
-    """Two patients of 25 scans: nearly all permutations are of two scans, which lie far out by chance."""
-    rng = np.random.default_rng(6)
-    x, batch = rng.normal(size=(90, 1)), rng.normal(size=(50, 1)) + 1
-    found = fit(x, x[:, 0]).test(batch, batch[:, 0], names(50, each=25))
-    assert found.p_scores < 0.025
-    assert found.moved[0].p < 0.025
-
-
-@pytest.mark.parametrize(("rate", "words"), [(0.05, "5 %"), (0.025, "2.5 %"), (0.002, "0.2 %")])
-def test_only_what_moved_at_half_the_rate_is_named(rate, words):
-    def moved(name, p):
-        return ColumnChange(name, 0.5, p, 1.0, 2.0)
-
-    columns = (moved("this one", rate / 2), moved("that one", rate / 2 + 0.001))
-    text = DriftResult(0.001, 0.6, True, rate, 3.0, moved("score", 0.6), columns, 20).text()
-    assert f"in at most {words} of batches" in text
-    assert "this one: median 1 -> 2." in text
-    assert "that one" not in text
-    assert "score: median" not in text
 
 
 def alarms(draw, runs, **options):
@@ -176,7 +137,7 @@ def alarms(draw, runs, **options):
     return raised
 
 
-def test_false_alarms_are_as_rare_as_stated(few_permutations):
+def test_false_alarm_rate(few_permutations):
     def draw(rng):
         table = rng.standard_t(2, size=(70, 5)) @ rng.normal(size=(5, 5))  # heavy tails, correlated
         return table, table[:, 0] + rng.normal(size=70), names(70), 20
@@ -186,7 +147,7 @@ def test_false_alarms_are_as_rare_as_stated(few_permutations):
     assert binom.ppf(0.001, 100, 0.1) <= raised <= binom.ppf(0.999, 100, 0.2)
 
 
-def test_scans_of_one_patient_do_not_pass_for_many(few_permutations):
+def test_correlated_scans_of_a_patient(few_permutations):
     def draw(rng):  # eight scans a patient, nearly the same
         table = np.repeat(rng.normal(size=(20, 3)), 8, axis=0) + 0.1 * rng.normal(size=(160, 3))
         return table, table[:, 0], names(160, each=8), 40
@@ -196,7 +157,7 @@ def test_scans_of_one_patient_do_not_pass_for_many(few_permutations):
     assert alone > 10  # what the grouping saves us from
 
 
-def test_permutations_keep_patients_whole_and_begin_with_the_batch(reference, monkeypatch):
+def test_permutations_keep_patients_whole(reference, monkeypatch):
     seen = []
     monkeypatch.setattr(
         drift, "column_distances", lambda table, batch: seen.append(batch) or np.ones((5, batch.shape[1]))
@@ -213,7 +174,7 @@ def test_permutations_keep_patients_whole_and_begin_with_the_batch(reference, mo
     assert len(np.unique(patients, axis=1).T) > 990
 
 
-def test_neither_unit_nor_mixture_nor_order_nor_scores_change_the_features(reference):
+def test_invariance_to_units_mixture_and_order(reference):
     table, scores = reference
     rng = np.random.default_rng(5)
     batch, mix = rng.normal(size=(20, 4)) + 0.3, rng.normal(size=(4, 4)) * np.array([1, 1e3, 1, 1e-3])
@@ -227,17 +188,7 @@ def test_neither_unit_nor_mixture_nor_order_nor_scores_change_the_features(refer
     assert fit(table, -scores).test(batch, scores[:20] + 2, names(20)).moved == one.moved
 
 
-def test_the_largest_of_many_columns_is_judged_as_the_largest(few_permutations):
-    named = 0
-    for seed in range(30):
-        rng = np.random.default_rng(seed)
-        alarm = fit(rng.normal(size=(40, 40)), rng.random(40))
-        found = alarm.test(rng.normal(size=(20, 40)), rng.random(20), names(20))
-        named += found.moved[0].p <= 0.05
-    assert named <= binom.ppf(0.999, 30, 0.05)
-
-
-def test_large_sets_are_cut_by_whole_patients(reference, monkeypatch):
+def test_large_sets_are_subsampled_by_patient(reference, monkeypatch):
     monkeypatch.setattr(drift, "MOST_SCANS", 30)
     table, scores = reference
     alarm = fit(table, scores, names(60, each=4))
@@ -252,28 +203,26 @@ def test_large_sets_are_cut_by_whole_patients(reference, monkeypatch):
     [
         (np.zeros((9, 4)), names(9), "batch: .* at least 10 scans, got 9"),
         (np.zeros((12, 3)), names(12), "3 feature columns, the reference has 4"),
-        (np.full((12, 4), np.nan), names(12), "12 scans .* number 0"),
+        (np.full((12, 4), np.nan), names(12), "12 scans, first number 0"),
         (np.zeros((12, 4)), ["a"] * 12, "1 patients, and 30 of the reference, are too few"),
     ],
 )
-def test_what_cannot_be_tested_says_why(reference, batch, patients, message):
+def test_unusable_batches_are_refused(reference, batch, patients, message):
     alarm = fit(*reference, names(60, each=2))
     with pytest.raises(DataError, match=message):
         alarm.test(batch, np.zeros(len(batch)), patients)
     assert alarm.test(reference[0][:12] + 9, np.zeros(12), names(12, each=6)).alarm  # 496 ways
 
 
-def test_a_reference_that_cannot_be_used(reference):
+def test_unresolvable_rate_is_refused(reference):
     table, scores = reference
     for rate in (0.001, 1):
         with pytest.raises(ValueError, match="rate must be"):
             fit(table, scores, rate=rate)
-    with pytest.raises(ValueError, match="3 names for 4 columns"):
-        DriftAlarm.fit(table, scores, names(60), names=["a", "b", "c"], seed=0)
 
 
 @pytest.mark.realdata
-def test_cq500_raises_the_alarm_against_rsna_and_rsna_against_itself_seldom(rsna_features, cq500_features):
+def test_cq500_against_rsna(rsna_features, cq500_features):
     sets = []
     for features in (rsna_features, cq500_features):
         columns = summarise(features.x.numpy(), features.offsets.numpy())

@@ -1,1 +1,0 @@
-"""Benchmark of the heatmaps on slices with known masks of blood."""

@@ -1,1 +1,0 @@
-"""Benchmark of labels from radiology reports."""

@@ -1,1 +1,0 @@
-"""Benchmarks from a protocol file to tables, figures and a report (`ich-mil reproduce`)."""

@@ -1,0 +1,32 @@
+"""vMMIC: the authors' simulated set, speed, the thesis's grid.
+
+    python -m research.benchmarks.multimodal [--parts authors,time,grid] [--replicates 5]
+        [--cells 0,1,2] [--write]
+
+Bags are simulated by `simulated.py`, baselines are those of `baselines.py`. The grid goes on from the
+replicates that it has kept (`grid.py`). Processor seconds are of one thread. No bag is scored by a model that
+has seen it.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from research.benchmarks.multimodal.grid import GRID, grid
+from research.benchmarks.multimodal.simulations import authors, time
+from research.benchmarks.record import command_line
+
+PARTS: dict[str, Callable[[int], None]] = {"authors": authors, "time": time, "grid": grid}
+
+if __name__ == "__main__":
+    parser = command_line(__doc__)
+    parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated")
+    parser.add_argument("--cells", help=f"rows of the grid, comma-separated from 0 to {len(GRID) - 1}")
+    parser.add_argument("--replicates", type=int, default=5, help="seeds, or simulated data sets")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    for chosen_part in arguments.parts.split(","):
+        if chosen_part == "grid" and arguments.cells:
+            grid(arguments.replicates, [int(cell) for cell in arguments.cells.split(",")])
+        else:
+            PARTS[chosen_part](arguments.replicates)
