@@ -50,7 +50,7 @@ def load() -> tuple[Tables, pd.DataFrame]:
 
 
 def several_kernels(train: Tables, y: np.ndarray, test: Tables) -> np.ndarray:
-    model = MultiKernelGP(chains=4, burn_in=600, draws=400, seed=0)
+    model = MultiKernelGP(chains=4, burn_in=600, draws=400, random_state=0)
     return np.asarray(model.fit(train, y).predict_proba(test))[:, 1]
 
 

@@ -17,7 +17,7 @@ from ich_mil.encoders.settings import CnnSettings, EncoderSettings
 from ich_mil.errors import ConfigError
 from ich_mil.files import check_apart, settings_digest
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.multimodal.settings import MultimodalSettings
+from ich_mil.multimodal.settings import MultimodalSettings, RunHeadSettings
 from ich_mil.settings import check_least, check_list, check_seeds, read_settings
 from ich_mil.training.set_settings import SetSettings
 from ich_mil.training.settings import TrainingSettings
@@ -77,15 +77,17 @@ class GridConfig:
         if self.folds < 0 or self.folds == 1:
             raise ValueError(f"folds must be 0 (train on everything) or at least 2, got {self.folds}")
         check_seeds("seeds", *self.seeds)
-        if self.head.family == "multimodal" or any(one.has_extras for one in self.sets):
+        if any(one.has_extras for one in self.sets):
             raise ValueError(
                 "a grid is of Gaussian-process heads on slices; compare multimodal heads by runs"
             )
-        if self.head.seed != HeadSettings.seed:
-            raise ValueError(f"head.seed is {self.head.seed}, but a grid has a list of its own, seeds")
+        if self.head.random_state != HeadSettings.random_state:
+            raise ValueError(
+                f"head.random_state is {self.head.random_state}, but a grid has a list of its own, seeds"
+            )
         if not self.folds and self.external is None:
             raise ValueError("with folds: 0 an external set is needed, nothing is held out")
-        if unknown := sorted({*self.grid} - ({*HeadSettings.names()} - {"seed"})):
+        if unknown := sorted({*self.grid} - ({*HeadSettings.names()} - {"random_state"})):
             raise ValueError(f"grid names {unknown[0]!r}, which is no setting of a head or has its own list")
         if not self.grid or not all(self.grid.values()):
             raise ValueError("grid needs at least one setting, and every setting in it at least one value")
@@ -144,7 +146,7 @@ class RunConfig:
         head: Gaussian-process head, or family multimodal.
         multimodal: settings of the multimodal head.
         members: number of networks, each with a head, whose predictions are pooled. Member k uses `seed` + k
-            and `head.seed` + k; all members share one split.
+            and `head.random_state` + k; all members share one split.
         encoders: encoders of the members in turn; empty: `encoder` for all members.
         start: finished run whose networks initialise training (`--from`); `headct-base` is the bundled run.
             The settings of its networks replace `encoder` and `cnn`, except `encoder.freeze`.
@@ -167,7 +169,7 @@ class RunConfig:
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
     cnn: CnnSettings = field(default_factory=CnnSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
-    head: HeadSettings = field(default_factory=HeadSettings)
+    head: RunHeadSettings = field(default_factory=RunHeadSettings)
     multimodal: MultimodalSettings = field(default_factory=MultimodalSettings)
     members: int = 1
     encoders: list[EncoderSettings] = field(default_factory=list)
@@ -180,7 +182,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         check_least(self, members=1, samples=2, bootstrap=10, pages=0, jobs=0, thickness_mm=0)
-        for name, seed in (("seed", self.seed), ("head.seed", self.head.seed)):
+        for name, seed in (("seed", self.seed), ("head.random_state", self.head.random_state)):
             check_seeds(name, *{seed, seed + self.members - 1})
         if self.encoders and self.members == 1:
             raise ValueError("encoders is for the members of an ensemble; name one network's in encoder")
@@ -216,7 +218,7 @@ class RunConfig:
             split=replace(self.split, file=file),
             encoder=self.encoders[number % len(self.encoders)] if self.encoders else self.encoder,
             encoders=[],
-            head=replace(self.head, seed=self.head.seed + number),
+            head=replace(self.head, random_state=self.head.random_state + number),
             seed=self.seed + number,
         )
 

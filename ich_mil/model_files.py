@@ -103,7 +103,7 @@ def record(kind: type[C], values: Mapping[str, Any], path: Path) -> C:
         built: C = _converted("it", values, kind)
         return built
     except (ValueError, TypeError) as error:
-        raise ModelError(f"{path}: cannot be read ({error}); train again") from error
+        raise ModelError(f"{path}: cannot be read ({' '.join(str(error).split())}); train again") from error
 
 
 def _record(kind: type[C], values: Mapping[str, Any]) -> C:

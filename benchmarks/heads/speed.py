@@ -19,7 +19,7 @@ from benchmarks.record import seconds, spread, table
 from ich_mil.data.features import FeatureSet
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import Job, fit, fit_many
-from ich_mil.gp.inference.ascent import Limits, Watched, ascend
+from ich_mil.gp.inference.ascent import PATIENCE, Limits, Watched, ascend
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.inference.hyperparameters import learn_hyperparameters
 from ich_mil.gp.inference.inducing import choose_inducing, standardisation
@@ -58,7 +58,7 @@ class Prepared:
         log_h = torch.tensor([s.variant.log_h], dtype=torch.float64)
         labels = self.data.truth[self.turns.bag_order]
         observation = PsiObservation([s.make_density()], log_h, labels, self.turns, s.variant)
-        limits = Limits(s.sweeps, s.patience, NEVER, s.variant.rule, s.link)
+        limits = Limits(s.sweeps, PATIENCE, NEVER, s.variant.rule, s.link)
         training = Watched(self.projection, self.data.offsets, self.data.truth, self.turns)
         start = Weights.prior(1, self.projection.shape[1], like=self.model.x_mean)
         ((weights, report),) = ascend(self.projection, observation, start, limits=limits, training=training)

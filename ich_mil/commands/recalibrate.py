@@ -149,11 +149,10 @@ def _summary(table: pd.DataFrame, own: Calibration, new: Calibration) -> str:
     """Change of the metrics in words, for the console."""
     first = table.iloc[0]
     share = f"{first.positives / first.n:.0%}"
-    isotonic = " Isotonic regression is replaced by its underlying sigmoid." if own.knots else ""
     lines = [
         f"{first.n} labelled scans of {first.patients} patients, {first.positives} positive ({share}); "
         f"AUC {first.auc:.3f}.",
-        f"Intercept: {own.intercept:.3f} before, {new.intercept:.3f} after.{isotonic}",
+        f"Intercept: {own.intercept:.3f} before, {new.intercept:.3f} after.",
         f"Metrics of held-out patients, mean of {DIVISIONS} divisions into folds; in brackets 95 % of "
         "resamples of patients, with the intercept fitted to the drawn and measured on the other patients:",
     ]

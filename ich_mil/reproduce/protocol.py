@@ -179,10 +179,12 @@ class ProtocolConfig:
 
     def head(self, name: str, n_inducing: int, *, seed: int) -> HeadSettings:
         """Settings of a head. `ValueError` if the protocol gives it an unknown setting."""
-        allowed = {*HeadSettings.names()} - {"n_inducing", "seed"}
+        allowed = {*HeadSettings.names()} - {"n_inducing", "random_state"}
         if unknown := sorted({*self.heads[name]} - allowed):
             raise ValueError(f"head {name!r}: {unknown[0]!r} is not a setting of a head here")
-        return replace(HeadSettings(), **(self.heads[name] | {"n_inducing": n_inducing, "seed": seed}))
+        return replace(
+            HeadSettings(), **(self.heads[name] | {"n_inducing": n_inducing, "random_state": seed})
+        )
 
     @property
     def hash(self) -> str:

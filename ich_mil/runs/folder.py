@@ -9,6 +9,7 @@ from typing import Any
 from ich_mil.config import RunConfig
 from ich_mil.errors import ConfigError, ModelError
 from ich_mil.files import remove_leftovers
+from ich_mil.gp.settings import of_earlier_version
 from ich_mil.model_files import check_regular, read_json, record
 
 RUN_FORMAT = "ich_mil.run.5"
@@ -107,6 +108,10 @@ def read_run(folder: Path) -> dict[str, Any]:
         if os.path.lexists(folder / name):
             check_regular(folder / name)
     about = read_json(path, RUN_FORMAT)
+    try:
+        about["config"]["head"] = of_earlier_version(about["config"]["head"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read ({error}); train again") from error
     return about | {"config": record(RunFile, about, path).config.as_dict()}
 
 

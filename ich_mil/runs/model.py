@@ -50,7 +50,7 @@ from ich_mil.runs.predictions import DIGITS, Provenance, read_results
 
 def bags_of(features: FeatureSet) -> Bags:
     """Convert a feature set, which is checked where it is read."""
-    return Bags(features.x, features.offsets, features.labels, features.positions_mm, features.scans)
+    return Bags(features.x, features.offsets, features.labels, features.scans)
 
 
 @dataclass(frozen=True)

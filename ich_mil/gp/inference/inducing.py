@@ -108,6 +108,6 @@ def place_points(train: Bags, settings: HeadSettings) -> Points:
     ranks = these_ranks()
     mean, std = (ranks.same(value) for value in standardisation(x))
     inducing = choose_inducing(
-        x, offsets, labels, mean=mean, std=std, n_inducing=settings.n_inducing, seed=settings.seed
+        x, offsets, labels, mean=mean, std=std, n_inducing=settings.n_inducing, seed=settings.random_state
     )
     return Points(ranks.same(inducing), mean, std)

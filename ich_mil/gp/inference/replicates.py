@@ -22,7 +22,7 @@ from torch import Tensor
 
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.gp.bags import Bags, check_both_labels
-from ich_mil.gp.inference.ascent import Limits, Watched, ascend
+from ich_mil.gp.inference.ascent import PATIENCE, Limits, Watched, ascend
 from ich_mil.gp.inference.gibbs import sample_posterior
 from ich_mil.gp.inference.held_out import HeldOut
 from ich_mil.gp.inference.hyperparameters import learn_hyperparameters
@@ -39,6 +39,9 @@ from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP, check_kernel, lower_root
 from ich_mil.kernels.leave_one_out import Turns
 from ich_mil.ranks import ALONE, Ranks, these_ranks
+
+ROUNDS = 5
+"""Rounds of kernel learning; each follows a coordinate ascent."""
 
 
 class Group(NamedTuple):
@@ -95,8 +98,8 @@ def fit_group(
     if density is not None and shared.family != "psi":
         raise ConfigError(f"a density is of ψ-VGPMIL, not of the family {shared.family!r}")
     ranks = ALONE if shared.family == "gibbs" else these_ranks()
-    share = share_of(train, shared, ranks, "training scans")
-    held = None if validation is None else share_of(validation, shared, ranks, "validation scans")
+    share = share_of(train, ranks, "training scans")
+    held = None if validation is None else share_of(validation, ranks, "validation scans")
     model = _model(points, shared, kernel, like=train.x)
     turns = Turns(share.bags.offsets)
     if shared.family == "gibbs":
@@ -139,7 +142,7 @@ def _model(
 
 def _sampled(model: SparseGP, share: Share, turns: Turns) -> tuple[SparseGP, FitReport]:
     """Head fitted by Gibbs sampling, the same on every rank."""
-    projection = Projection(model, share.bags.x, rows=turns.order, smoother=share.smoother)
+    projection = Projection(model, share.bags.x, rows=turns.order)
     head, report = sample_posterior(model, projection, share.bags.truth[turns.bag_order], turns)
     these_ranks().agree(head)
     return head, report
@@ -150,7 +153,7 @@ def _start(settings: Sequence[HeadSettings], points: Points) -> Weights:
     shared, m = settings[0], len(points.inducing)
     start = Weights.prior(len(settings), m, like=points.mean)
     if shared.variant.start == "random":
-        generator = torch.Generator().manual_seed(shared.seed)
+        generator = torch.Generator().manual_seed(shared.random_state)
         mean = torch.randn(m, generator=generator).to(start.mean)
         start = start._replace(mean=mean.expand_as(start.mean))
     return start
@@ -179,14 +182,14 @@ def _observation(
     """Observation model of the replicates for this rank's share of the scans of `offsets` (B + 1,)."""
     shared, labels = settings[0], share.bags.truth[turns.bag_order]
     if shared.family == "large_margin":
-        return MarginObservation(settings, labels, turns)
+        return MarginObservation(len(settings), labels, turns)
     if shared.family == "probit":
         return ProbitObservation(len(settings), labels, turns)
     log_h = torch.tensor([one.variant.log_h for one in settings], dtype=torch.float64, device=labels.device)
     densities = [density or one.make_density() for one in settings]
     start = None
     if shared.variant.start == "random":
-        start = _random_start(offsets, share, turns, shared.seed)
+        start = _random_start(offsets, share, turns, shared.random_state)
     return PsiObservation(densities, log_h, labels, turns, shared.variant, start=start)
 
 
@@ -214,7 +217,6 @@ class _Ascent:
             rows=self.turns.order,
             dtype=self._dtype,
             compress=True,
-            smoother=self.share.smoother,
             ranks=self.ranks,
         )
 
@@ -248,13 +250,13 @@ class _Ascent:
         )
         watched = None
         if held is not None:
-            seen = Projection(self.model, held.bags.x, dtype=self._dtype, basis=basis, smoother=held.smoother)
+            seen = Projection(self.model, held.bags.x, dtype=self._dtype, basis=basis)
             watched = Watched(seen, held.bags.offsets.cpu(), held.all_labels, numbers=held.numbers)
         found = ascend(
             projection,
             observation,
             start.within(basis),
-            limits=Limits(one.sweeps, one.patience, one.tolerance, one.variant.rule, one.link),
+            limits=Limits(one.sweeps, PATIENCE, one.tolerance, one.variant.rule, one.link),
             training=training,
             watched=watched,
             held_out=held_out,
@@ -272,7 +274,7 @@ def _learn(
         The observation and q(w) from which the last ascent starts, and a report for each ascent so far.
     """
     observation, reports = observe(), []
-    for _ in range(ascent.model.settings.outer):
+    for _ in range(ROUNDS):
         ((start, report),) = ascent.climb(ascent.project(), observation, start)
         reports.append(report)
         if report.stopped == "diverged":  # π is that of the diverged sweep, so the kernel must not be learned
@@ -284,7 +286,6 @@ def _learn(
             start,
             observation.target()[0],
             density,
-            smoother=ascent.share.smoother,
             ranks=ascent.ranks,
         )
     return observation, start, reports

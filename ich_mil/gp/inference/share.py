@@ -13,8 +13,6 @@ from torch import Tensor
 
 from ich_mil.errors import DataError
 from ich_mil.gp.bags import Bags
-from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.smoothing import Smoother, make_smoother
 from ich_mil.kernels.segments import take_bags
 from ich_mil.ranks import Ranks
 
@@ -24,26 +22,23 @@ class Share(NamedTuple):
 
     Attributes:
         bags: scans of this rank.
-        smoother: smoother of these scans; None if the head does not smooth along z.
         numbers: (C,) indices of these scans among all.
         rows: (n,) indices of their slices among all.
         all_labels: (B,) labels of all scans, on the CPU.
     """
 
     bags: Bags
-    smoother: Smoother | None
     numbers: Tensor
     rows: Tensor
     all_labels: Tensor
 
 
-def share_of(bags: Bags, settings: HeadSettings, ranks: Ranks, what: str) -> Share:
+def share_of(bags: Bags, ranks: Ranks, what: str) -> Share:
     """Select the scans of this rank, with about the same number of slices on each rank.
 
     Raises:
-        DataError: on every rank: fewer scans than ranks, or unknown positions (`make_smoother`).
+        DataError: on every rank: fewer scans than ranks.
     """
-    smoother = make_smoother(settings, bags, what)
     n_bags, device = len(bags.truth), bags.x.device
     if n_bags < ranks.size:
         raise DataError(
@@ -52,8 +47,8 @@ def share_of(bags: Bags, settings: HeadSettings, ranks: Ranks, what: str) -> Sha
         )
     if ranks.size == 1:
         numbers, rows = torch.arange(n_bags, device=device), torch.arange(len(bags.x), device=device)
-        return Share(bags, smoother, numbers, rows, bags.truth.cpu())
+        return Share(bags, numbers, rows, bags.truth.cpu())
     numbers = ranks.share(bags.offsets.diff().cpu()).to(device)
     mine = bags.take(numbers.tolist())
     rows, _ = take_bags(bags.offsets, numbers)
-    return Share(mine, make_smoother(settings, mine, what), numbers, rows, bags.truth.cpu())
+    return Share(mine, numbers, rows, bags.truth.cpu())

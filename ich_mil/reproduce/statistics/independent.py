@@ -18,7 +18,6 @@ from ich_mil.gp.aggregation import latent_logit, scan_logit
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.predict import standardised_scans
-from ich_mil.gp.smoothing import blocks_of, make_smoother
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.counter import normals
 
@@ -46,12 +45,10 @@ def independent_scans(
         calibration.check(rule)
     if samples < 2:
         raise ValueError(f"samples must be at least 2 (one has no spread), got {samples}")
-    smoother = make_smoother(model.settings, bags)
     root = model.prior_root()
     moments = []
-    for (rows, key), block in zip(standardised_scans(model, bags), blocks_of(bags.offsets), strict=True):
-        smooth = None if smoother is None else smoother.weights(block).to(root)
-        phi, residual = model.project(rows, root, smooth=smooth)
+    for rows, key in standardised_scans(model, bags):
+        phi, residual = model.project(rows, root)
         mu, sigma = model.q_mean @ phi, ((model.q_root.mT @ phi).square().sum(0) + residual).sqrt()  # (n,)
         f = mu + sigma * normals(seed, key, len(mu), samples=samples, device=mu.device)  # (L, n)
         logit = scan_logit(latent_logit(f, model.settings.link), torch.tensor([0, len(mu)]), rule).cpu()

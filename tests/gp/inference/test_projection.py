@@ -22,8 +22,9 @@ def head(kernel=None, *, n=400, d=5, m=40, device="cpu", **settings):
     x = 3 + torch.randn(n, d, generator=generator) @ torch.randn(d, d, generator=generator)
     z = torch.randn(m, d, generator=generator, dtype=torch.float64)
     # so smooth that Φ compresses; L of a condition of 1e3
-    made = HeadSettings(n_inducing=m, lengthscale_squared=1000.0, jitter=1e-5, **settings)
+    made = HeadSettings(n_inducing=m, lengthscale_squared=1000.0, **settings)
     model = SparseGP(z, *standardisation(x), made, kernel=kernel).to(device).eval()
+    model.variational_strategy.jitter_val = 1e-5
     return model, x.to(device)
 
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from ich_mil.gp.smoothing import smoothing_weights
 from scipy.special import expit, log_ndtr
 
 from ich_mil.errors import DataError
@@ -14,7 +15,6 @@ from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import predict
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.smoothing import smoothing_weights
 from ich_mil.kernels.counter import normals, scan_key
 from ich_mil.reproduce.statistics.independent import independent_scans
 from tests.gp.synthetic import scans
