@@ -64,7 +64,7 @@ def test_every_yaml_loads(path):
 def test_a_head_is_one_line(tmp_path, head):
     config = read(tmp_path / "one.yaml", head=head)
     assert {name: getattr(config.head, name) for name in head} == head
-    assert Head(**vars(config.head)).get_params() == vars(config.head)
+    assert Head(config.head).get_params() == vars(config.head)
 
 
 @pytest.mark.parametrize(
@@ -77,30 +77,13 @@ def test_a_head_is_one_line(tmp_path, head):
         ({"cnn": {"chunk_slices": 1}}, "chunk_slices must be at least 2, got 1"),
         ({"cnn": {"features": 9}}, "features"),
         ({"cnn": {"dropout": 1.0}}, "dropout"),
-        ({"head": {"beta": -1}}, "beta must be"),
+        ({"head": {"beta": -1}}, "beta Input should be greater than 0"),
         ({"head": {"n_inducing": 1}}, "n_inducing"),
-        ({"head": {"alpha": 0}}, "alpha must be a finite number above 0"),
-        ({"head": {"variance": 10**400}}, "int too large to convert to float"),
+        ({"head": {"smooth_mm": 5.0}}, "smooth_mm"),
+        ({"head": {"variance": 10**400}}, "variance"),
         ({"thickness_mm": 10**400}, "int too large to convert to float"),
-        ({"head": {"family": "probit", "preset": "paper"}}, "preset 'paper' is of ψ-VGPMIL"),
-        ({"head": {"family": "gibbs", "learn": "kernel"}}, "learn 'kernel' is of ψ-VGPMIL"),
-        ({"head": {"family": "gibbs", "log_h": 3.0}}, "log_h 3.0 is of ψ-VGPMIL and LM-VGPMIL, not"),
-        ({"head": {"family": "probit", "update": "jacobi"}}, "update 'jacobi' is of ψ-VGPMIL and LM-VGPMIL"),
-        ({"head": {"family": "large_margin", "logistic_tail": True}}, "True is of ψ-VGPMIL, not"),
-        ({"head": {"family": "probit", "density": "gamma"}}, "density 'gamma' is of ψ-VGPMIL"),
-        ({"head": {"margin_c": 1.0}}, "margin_c 1.0 is of LM-VGPMIL, not of family 'psi'"),
-        ({"head": {"family": "probit", "margin_v": 0.0}}, "margin_v 0.0 is of LM-VGPMIL, not of family"),
-        ({"head": {"chains": 2}}, "chains 2 is of the Gibbs sampler, not of family 'psi'"),
-        ({"head": {"family": "probit", "burn_in": 9}}, "burn_in 9 is of the Gibbs sampler, not of family"),
-        ({"head": {"family": "large_margin", "draws": 9}}, "draws 9 is of the Gibbs sampler, not of family"),
-        ({"head": {"beta": 4}}, "beta 4.0 is of the Gamma density, not of density 'logistic'"),
-        ({"head": {"family": "gibbs", "alpha": 2}}, "alpha 2.0 is of the Gamma density, not of density"),
-        ({"head": {"outer": 3}}, "outer 3 is of a learned kernel and learned inducing points, not of learn"),
-        ({"head": {"log_z": 100}}, "log_z 100 is of a learned kernel and learned inducing points, not of"),
-        (
-            {"head": {"learn": "kernel", "log_z": 9, "kernel": "MaternKernel"}},
-            "log_z: the random Fourier features are those of RBFKernel, not of MaternKernel",
-        ),
+        ({"head": {"family": "probit", "preset": "paper"}}, "preset 'paper' is a setting of family 'psi'"),
+        ({"head": {"family": "multimodal", "n_inducing": 9}}, "n_inducing is a setting of Gaussian-process"),
         ({"head": {"rule": "mean"}}, "rule must be one of max, noisy_or"),
         ({"training": {"patience": 0}}, "patience must be at least 1, got 0"),
         ({"training": {"learning_rate": 0}}, "learning_rate must be positive and finite, got 0"),
@@ -116,7 +99,7 @@ def test_a_head_is_one_line(tmp_path, head):
         ({"train": {"layout": "nifti", "root": "r"}}, "layout"),
         ({"seed": -1}, "seed must lie in 0..4294967295, got -1"),
         ({"seed": 2**32}, "seed must lie in 0..4294967295, got 4294967296"),
-        ({"head": {"seed": 2**32}}, "seed must lie in 0..4294967295, got 4294967296"),
+        ({"head": {"random_state": 2**32}}, "random_state Input should be less than 4294967296"),
         ({"samples": 1}, "samples must be at least 2, got 1"),
     ],
 )
@@ -216,7 +199,7 @@ def test_a_name_that_is_there_twice_is_refused(tmp_path, text, message):
 
 
 def test_an_error_names_all_that_the_settings_come_from(tmp_path):
-    with pytest.raises(ConfigError, match=r"good\.yaml, --head\.beta, --seed: beta must be"):
+    with pytest.raises(ConfigError, match=r"good\.yaml, --head\.beta, --seed: .*beta Input should be"):
         read(tmp_path / "good.yaml", "--head.beta=-1", "--seed", "3")
     with pytest.raises(ConfigError, match=r"good\.yaml: "):
         read(tmp_path / "good.yaml", "colour")

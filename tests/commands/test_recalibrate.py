@@ -267,15 +267,6 @@ def test_a_run_with_other_samples_is_another_model(place, tmp_path):
     assert one != other
 
 
-def test_isotonic_regression_is_replaced_by_its_sigmoid(place, tmp_path):
-    head = load_head(place / "run")
-    head.calibration = replace(head.calibration, method="isotonic", knots=((0.1, 0.05), (0.9, 0.95)))
-    copytree(place / "run", tmp_path / "run")
-    save_head(head, tmp_path / "run")
-    assert run(*recalibrates(place, "site", tmp_path / "run"), "--out", tmp_path / "ours") == 0
-    assert load_head(tmp_path / "ours").calibration == load_head(place / "ours").calibration
-
-
 @pytest.mark.slow
 def test_pictures_of_a_site(tiny, tmp_path, capsys):
     phantoms.cq500(tmp_path / "b", studies=24)

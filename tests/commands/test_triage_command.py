@@ -174,11 +174,11 @@ def test_thresholds_that_cannot_be_used(tmp_path, capsys):
 def test_thresholds_of_the_same_weights_with_another_calibration_are_refused(tmp_path, capsys):
     write_features(tmp_path / "b.csv", 200, 1)
     external = {"layout": "features", "root": str(tmp_path / "b.csv")}
-    for method in ("platt", "isotonic"):
+    for method in ("platt", "none"):
         words = feature_run(tmp_path, external=external, out=str(tmp_path / method))
         assert run("train.py", *words, "--head.calibration", method) == 0
-    weights = [(tmp_path / method / "head.safetensors").read_bytes() for method in ("platt", "isotonic")]
+    weights = [(tmp_path / method / "head.safetensors").read_bytes() for method in ("platt", "none")]
     assert weights[0] == weights[1]
     fitted(tmp_path / "platt" / "external")
     apply = ("--apply", tmp_path / "platt" / "external" / "triage.json")
-    assert "for the model" in refused(capsys, "triage", tmp_path / "isotonic" / "external", *apply)
+    assert "for the model" in refused(capsys, "triage", tmp_path / "none" / "external", *apply)

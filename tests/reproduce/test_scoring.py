@@ -41,7 +41,7 @@ def task(tmp_path_factory):
             name: torch.rand(getattr(one, name).shape, generator=generator)
             for name in ("cnn_scan", "cnn_slice", "attention", "positions")
         }
-        parts.append(replace(one, positions_mm=torch.arange(len(one.x)) * 5.0, **numbers))
+        parts.append(replace(one, **numbers))
     return Task("home", 3, 4, -1, parts[0], parts[1], {"away": parts[2]})
 
 
@@ -49,7 +49,7 @@ def task(tmp_path_factory):
 def config(tmp_path):
     heads = {
         "VGPMIL": {"sweeps": 2, "calibration": "none"},
-        "G-VGPMIL": {"density": "gamma", "sweeps": 4, "smooth_mm": 4.0},
+        "G-VGPMIL": {"density": "gamma", "sweeps": 4},
     }
     return read_protocol([str(protocol(tmp_path, heads=heads))])
 
@@ -127,7 +127,7 @@ def test_every_set_is_scored(task, config):
 def test_a_head_is_fitted_stopped_and_asked_as_the_task_says(task, config):
     test, found = task.scored["away"], scored(MAIN, task, config)
     model = fit_to(task.train, task.validation, config.head("G-VGPMIL", 8, seed=4)).model_
-    scans = model, Bags(test.x, test.offsets, None, test.positions_mm, test.scans)
+    scans = model, Bags(test.x, test.offsets, ids=test.scans)
     how = {
         "samples": 50,
         "seed": 4,

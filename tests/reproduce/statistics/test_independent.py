@@ -6,7 +6,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from ich_mil.gp.smoothing import smoothing_weights
 from scipy.special import expit, log_ndtr
 
 from ich_mil.errors import DataError
@@ -60,39 +59,26 @@ def test_the_largest_of_independent_slices_has_the_product_of_their_distribution
     )
 
 
-ISOTONIC = Calibration("noisy_or", "isotonic", slope=0.4, knots=((0.2, 0.05), (0.5, 0.4), (0.9, 0.95)))
-
-
 @pytest.mark.parametrize(
     ("how", "calibration"),
     [
         ({}, Calibration("max", slope=1.5, intercept=-0.3)),
         ({"rule": "top_3"}, Calibration("top_3", slope=0.4, intercept=-0.9)),
-        ({"rule": "noisy_or"}, ISOTONIC),
+        ({"rule": "noisy_or"}, Calibration("noisy_or", slope=0.4)),
         ({"rule": "noisy_or", "family": "probit"}, None),
-        ({"smooth_mm": 4.0}, None),
     ],
-    ids=["max", "top 3", "isotonic", "probit", "smoothed"],
+    ids=["max", "top 3", "noisy-or", "probit"],
 )
 def test_equals_numpy_on_the_samples(new, how, calibration):
     x, offsets, ids = new
-    z = None
-    if "smooth_mm" in how:
-        rows = torch.arange(len(scans()[0])).double()
-        head = fit(Bags(*scans(), rows * 5), replace(SETTINGS, **how))[0]
-        z = torch.arange(len(x)).double() * 5
-    else:
-        head = heads(**how)
+    head = heads(**how)
     mean, std = independent_scans(
-        head, Bags(x, offsets, None, z, ids), samples=300, seed=4, calibration=calibration
+        head, Bags(x, offsets, ids=ids), samples=300, seed=4, calibration=calibration
     )
     rule = how.get("rule", "max")
     for b, (start, end) in enumerate(pairwise(offsets.tolist())):
         q = head(x[start:end])
         m, covariance = q.mean, q.covariance_matrix
-        if z is not None:
-            W = smoothing_weights(z[start:end], 4.0)
-            m, covariance = W @ m, W @ covariance @ W.mT
         noise = normals(4, scan_key(ids[b]), end - start, samples=300)
         f = (m + covariance.diagonal().sqrt() * noise).numpy()
         p = np.exp(log_ndtr(f)) if how.get("family") == "probit" else expit(f)
@@ -112,9 +98,7 @@ def test_a_scan_does_not_depend_on_its_batch_to_the_bit(new):
         head = heads(**how)
         both = independent_scans(head, Bags(x, offsets, ids=ids), samples=50)
         rows = slice(int(offsets[3]), int(offsets[5]))
-        part = independent_scans(
-            head, Bags(x[rows], offsets[3:6] - offsets[3], None, None, ids[3:5]), samples=50
-        )
+        part = independent_scans(head, Bags(x[rows], offsets[3:6] - offsets[3], ids=ids[3:5]), samples=50)
         for a, b in zip(part, both, strict=True):
             assert torch.equal(a, b[3:5])
 
