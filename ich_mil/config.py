@@ -19,7 +19,7 @@ from ich_mil.encoders.settings import CnnSettings, EncoderSettings
 from ich_mil.errors import ConfigError
 from ich_mil.files import check_apart, settings_digest
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.multimodal.settings import MultimodalSettings
+from ich_mil.multimodal.settings import MultimodalSettings, RunHeadSettings
 from ich_mil.settings import SEEDS, check_list, read_settings
 from ich_mil.training.set_settings import SetSettings
 from ich_mil.training.settings import TrainingSettings
@@ -105,15 +105,17 @@ class GridConfig:
         if self.folds == 1:
             raise ValueError(f"folds must be 0 (train on everything) or at least 2, got {self.folds}")
         check_list("seeds", self.seeds)
-        if self.head.family == "multimodal" or any(one.has_extras for one in self.sets):
+        if any(one.has_extras for one in self.sets):
             raise ValueError(
                 "a grid is of Gaussian-process heads on slices; compare multimodal heads by runs"
             )
-        if self.head.seed != HeadSettings.seed:
-            raise ValueError(f"head.seed is {self.head.seed}, but a grid has a list of its own, seeds")
+        if self.head.random_state != HeadSettings.random_state:
+            raise ValueError(
+                f"head.random_state is {self.head.random_state}, but a grid has a list of its own, seeds"
+            )
         if not self.folds and self.external is None:
             raise ValueError("with folds: 0 an external set is needed, nothing is held out")
-        if unknown := sorted({*self.grid} - ({*HeadSettings.names()} - {"seed"})):
+        if unknown := sorted({*self.grid} - ({*HeadSettings.names()} - {"random_state"})):
             raise ValueError(f"grid names {unknown[0]!r}, which is no setting of a head or has its own list")
         if not self.grid or not all(self.grid.values()):
             raise ValueError("grid needs at least one setting, and every setting in it at least one value")
@@ -166,7 +168,7 @@ class RunConfig:
         head: Gaussian-process head, or family multimodal.
         multimodal: settings of the multimodal head.
         members: number of networks, each with a head, whose predictions are pooled. Member k uses `seed` + k
-            and `head.seed` + k; all members share one split.
+            and `head.random_state` + k; all members share one split.
         encoders: encoders of the members in turn; empty: `encoder` for all members.
         start: finished run whose networks initialise training (`--from`); `headct-base` is the bundled run.
             The settings of its networks replace `encoder` and `cnn`, except `encoder.freeze`.
@@ -188,7 +190,7 @@ class RunConfig:
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
     cnn: CnnSettings = field(default_factory=CnnSettings)
     training: TrainingSettings = field(default_factory=TrainingSettings)
-    head: HeadSettings = field(default_factory=HeadSettings)
+    head: RunHeadSettings = field(default_factory=RunHeadSettings)
     multimodal: MultimodalSettings = field(default_factory=MultimodalSettings)
     members: Positive = 1
     encoders: list[EncoderSettings] = field(default_factory=list)
@@ -202,8 +204,8 @@ class RunConfig:
     REMOVED: ClassVar[dict[str, Any]] = REMOVED
 
     def __post_init__(self) -> None:
-        if max(self.seed, self.head.seed) + self.members > SEEDS:
-            raise ValueError(f"seed and head.seed of the last member must be below {SEEDS}")
+        if max(self.seed, self.head.random_state) + self.members > SEEDS:
+            raise ValueError(f"seed and head.random_state of the last member must be below {SEEDS}")
         if self.encoders and self.members == 1:
             raise ValueError("encoders is for the members of an ensemble; name one network's in encoder")
         if not any(one.networks for one in self.training_sets.values()):
@@ -235,7 +237,7 @@ class RunConfig:
             split=replace(self.split, file=file),
             encoder=self.encoders[number % len(self.encoders)] if self.encoders else self.encoder,
             encoders=[],
-            head=replace(self.head, seed=self.head.seed + number),
+            head=replace(self.head, random_state=self.head.random_state + number),
             seed=self.seed + number,
         )
 

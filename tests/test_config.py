@@ -62,7 +62,7 @@ def test_slices_are_averaged_as_by_prepare():
 def test_a_head_is_one_line(tmp_path, head):
     config = read(tmp_path / "one.yaml", head=head)
     assert {name: getattr(config.head, name) for name in head} == head
-    assert Head(**vars(config.head)).get_params() == vars(config.head)
+    assert Head(config.head).get_params() == vars(config.head)
 
 
 @pytest.mark.parametrize(

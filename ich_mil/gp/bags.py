@@ -1,6 +1,6 @@
 """Packed bags of slices, and the checks of what users give.
 
-`pack` checks features, bags, labels and positions once and returns `Bags`, in which bag b owns the rows
+`pack` checks features, bags and labels once and returns `Bags`, in which bag b owns the rows
 `offsets[b]:offsets[b + 1]`. All functions of the package trust a `Bags`.
 
 Shapes: B bags (scans), N instances (slices), D features.
@@ -32,14 +32,12 @@ class Bags(NamedTuple):
         x: (N, D) raw features.
         offsets: (B + 1,) int64.
         labels: (B,) in {0, 1}; None where they are not needed.
-        positions: (N,) mm along the scan, for heads that smooth along z; None if unknown.
         ids: B names of the scans, which key the noise of their posterior samples; None: all share a key.
     """
 
     x: Tensor
     offsets: Tensor
     labels: Tensor | None = None
-    positions: Tensor | None = None
     ids: Sequence[str] | None = None
 
     @property
@@ -56,14 +54,13 @@ class Bags(NamedTuple):
             self.x[rows],
             offsets,
             None if self.labels is None else self.labels[numbers],
-            None if self.positions is None else self.positions[rows],
             None if self.ids is None else [self.ids[b] for b in chosen],
         )
 
     def to(self, device: torch.device) -> "Bags":
         """Move all tensors to a device."""
-        y, z = (None if value is None else value.to(device) for value in (self.labels, self.positions))
-        return Bags(self.x.to(device), self.offsets.to(device), y, z, self.ids)
+        y = None if self.labels is None else self.labels.to(device)
+        return Bags(self.x.to(device), self.offsets.to(device), y, self.ids)
 
 
 def _tensor(values: Values) -> Tensor:
@@ -159,24 +156,10 @@ def _labels(labels: Values, n_bags: int) -> Tensor:
     return torch.as_tensor(values.astype(np.int64))
 
 
-def _positions(positions: Values | Sequence[Values], n: int) -> Tensor:
-    try:
-        if isinstance(positions, list | tuple) and np.ndim(positions[0]):  # given bag by bag
-            z = torch.cat([_tensor(part) for part in positions]).double()
-        else:
-            z = _tensor(positions).double()  # type: ignore[arg-type]
-    except (TypeError, ValueError) as error:
-        raise DataError(f"positions must be numbers, mm along the scan ({error})") from error
-    if z.shape != (n,):
-        raise DataError(f"there are {n} rows of X, but positions of shape {tuple(z.shape)}")
-    return z
-
-
 def pack(
     x: Values | Sequence[Values],
     bags: Values | None = None,
     labels: Values | None = None,
-    positions: Values | None = None,
 ) -> tuple[Bags, Tensor]:
     """Check and pack bags.
 
@@ -185,15 +168,13 @@ def pack(
         bags: (B + 1,) offsets or (N,) the bag of each row. N integers that increase strictly from 0 to N are
             taken as offsets. Named bags are packed in the order of `np.unique`.
         labels: (B,) in {0, 1}.
-        positions: (N,) mm along the scan.
 
     Returns:
         The bags on the device of `x`, and the row of `x` of each packed row (N,), on the CPU.
 
     Raises:
         DataError: features that are not a table of finite numbers; an empty bag; offsets that do not fit;
-            bag identifiers that cannot be sorted; labels that are not one 0 or 1 per bag; positions that are
-            not one per row.
+            bag identifiers that cannot be sorted; labels that are not one 0 or 1 per bag.
     """
     order: Tensor | None = None
     if bags is None:
@@ -203,10 +184,9 @@ def pack(
         offsets, order = _offsets_and_order(bags, len(features))
         check_order(labels, bags, "labels")
     y = None if labels is None else _labels(labels, len(offsets) - 1)
-    z = None if positions is None else _positions(positions, len(features))
     if order is not None:
-        features, z = features[order], None if z is None else z[order.to(z.device)]
-    packed = Bags(features, offsets, y, z).to(features.device)
+        features = features[order]
+    packed = Bags(features, offsets, y).to(features.device)
     return packed, torch.arange(len(features)) if order is None else order
 
 
@@ -219,8 +199,8 @@ def labels_of_list(
 
 def pack_held(validation: Sequence[Any]) -> Bags:
     """Pack the validation scans; error messages name them as the validation scans."""
-    if not isinstance(validation, tuple | list) or len(validation) not in (3, 4):
-        raise ValueError("validation must be (X, bags, labels), or (X, bags, labels, positions)")
+    if not isinstance(validation, tuple | list) or len(validation) != 3:
+        raise ValueError("validation must be (X, bags, labels)")
     try:
         return pack(*validation)[0]
     except DataError as error:

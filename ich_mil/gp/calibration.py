@@ -1,14 +1,12 @@
-"""Probability calibration of scan and slice logits: Platt scaling, temperature scaling, isotonic regression.
+"""Platt scaling of scan and slice logits.
 
 In: held-out scan logits by the head's rule and by `SLICE_RULE`, as (L, B) posterior samples or (B,) values,
 and scan labels. Out: maps from scan and slice logits to probabilities (`Calibration`).
 
-*Scans.* Platt scaling fits slope and intercept so that the *mean over samples* of sigmoid(slope · logit +
-intercept) matches the labels, because this mean is the reported probability. With one sample it is Platt
-(1999), as in scikit-learn's `CalibratedClassifierCV`. Temperature scaling has no intercept. Isotonic
-regression is scikit-learn's, fitted to the means after Platt scaling; the samples of a scan are then scaled
-towards 0 or 1 so that their mean is the isotonic value. All methods use Platt's smoothed targets, so that
-the fit stays finite for few or separable scans.
+*Scans.* Slope and intercept are fitted so that the *mean over samples* of sigmoid(slope · logit + intercept)
+matches the labels, because this mean is the reported probability. With one sample it is Platt (1999), as in
+scikit-learn's `CalibratedClassifierCV`. Platt's smoothed targets keep the fit finite for few or separable
+scans.
 
 *Slices* have no labels. The scan label serves as the label of the highest fifth of the slices: Platt scaling
 between the mean probability of that fifth (rule `top_20%`) and the scan label maps slice logits to
@@ -19,16 +17,16 @@ Shapes: B scans, L samples, n slices.
 
 import math
 import warnings
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Literal, Self, get_args
+from collections.abc import Mapping
+from typing import Any, Self
 
 import numpy as np
 import torch
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from ich_mil.gp.settings import Rule, check_rule
+from ich_mil.gp.settings import STRICT, Positive, Rule
 
 SLOPE_SPREAD = 10.0
 """Standard deviation of the weak normal prior on the slope, for logits in units of their standard deviation.
@@ -49,8 +47,6 @@ SLICE_PART = 0.2
 NEWTON_STEPS = 30
 """Maximum number of Newton steps of `platt_loss`."""
 
-Method = Literal["platt", "temperature", "isotonic"]
-
 
 def smoothed_targets(labels: Tensor) -> Tensor:
     """Platt's smoothed targets (B,) for labels (B,): (n₊ + 1) / (n₊ + 2) and 1 / (n₋ + 2), in float64."""
@@ -60,13 +56,12 @@ def smoothed_targets(labels: Tensor) -> Tensor:
     return low + (high - low) * positive.double()
 
 
-def platt(logits: Tensor, labels: Tensor, *, intercept: bool = True) -> tuple[float, float, float]:
+def platt(logits: Tensor, labels: Tensor) -> tuple[float, float, float]:
     """Fit slope and intercept of Platt scaling to smoothed targets; the slope may be 0 or negative.
 
     Args:
         logits: (L, B) sampled scan logits, or (B,).
         labels: (B,) in {0, 1}, both present.
-        intercept: fit an intercept; otherwise it is 0 (temperature scaling).
 
     Returns:
         Slope, intercept and loss. The loss is the cross-entropy between the calibrated mean probability and
@@ -75,7 +70,7 @@ def platt(logits: Tensor, labels: Tensor, *, intercept: bool = True) -> tuple[fl
     z = torch.atleast_2d(logits.detach().double().cpu())  # (L, B)
     target = smoothed_targets(labels.cpu())  # (B,)
     # With standardised logits both parameters are of order 1, whatever the scale of the logits.
-    centre = float(z.mean()) if intercept else 0.0
+    centre = float(z.mean())
     scale = float(z.std(correction=0)) or 1.0
     unit = (z - centre) / scale
     log_samples = math.log(len(z))
@@ -90,7 +85,7 @@ def platt(logits: Tensor, labels: Tensor, *, intercept: bool = True) -> tuple[fl
         value = -(target * log_p + (1 - target) * log_q).mean()
         value = value + (ab[0] / SLOPE_SPREAD).square() / (2 * len(target))
         (gradient,) = torch.autograd.grad(value, ab)
-        return float(value.detach()), gradient.numpy() * [1.0, float(intercept)]
+        return float(value.detach()), gradient.numpy()
 
     from scipy.optimize import minimize  # slow to import, and predictions do without
 
@@ -99,14 +94,12 @@ def platt(logits: Tensor, labels: Tensor, *, intercept: bool = True) -> tuple[fl
     return a / scale, b - a * centre / scale, float(found.fun)
 
 
-def _rising(
-    logits: Tensor, labels: Tensor, *, intercept: bool = True, part: float = 1.0
-) -> tuple[float, float]:
+def _rising(logits: Tensor, labels: Tensor, *, part: float = 1.0) -> tuple[float, float]:
     """Slope and intercept of `platt`, with a slope of at least `FLAT` per standard deviation of the logits.
 
     At that minimum, all probabilities are close to `part` times the share of positive scans.
     """
-    slope, shift, _ = platt(logits, labels, intercept=intercept)
+    slope, shift, _ = platt(logits, labels)
     z = logits.double()
     least = FLAT / (float(z.std(correction=0)) or 1.0)
     if slope >= least:
@@ -117,7 +110,7 @@ def _rising(
         stacklevel=3,
     )
     share = float(torch.logit(part * smoothed_targets(labels.cpu()).mean()))
-    return least, share - least * float(z.mean()) if intercept else 0.0
+    return least, share - least * float(z.mean())
 
 
 def platt_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -167,44 +160,23 @@ def platt_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return loss
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class Calibration:
-    """Maps from the scan logits of one rule, and from slice logits, to probabilities.
+    """Platt scaling of the scan logits of one rule, and of slice logits.
 
     Attributes:
         rule: rule of the scan logits it was fitted to; `predict` refuses any other.
-        method: method of the scan map.
         slope: above 0, so that the order of scans is kept.
-        intercept: 0 with `temperature`.
-        knots: increasing pairs (mean of the sigmoid, probability) of isotonic regression, interpolated
-            linearly; empty for other methods.
+        intercept: any finite number.
         slice_slope: above 0.
         slice_intercept: any finite number.
     """
 
     rule: Rule = "max"
-    method: Method = "platt"
-    slope: float = 1.0
+    slope: Positive = 1.0
     intercept: float = 0.0
-    knots: tuple[tuple[float, float], ...] = ()
-    slice_slope: float = 1.0
+    slice_slope: Positive = 1.0
     slice_intercept: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_rule(self.rule)
-        for name in ("slope", "slice_slope"):
-            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise ValueError(f"{name} must be a finite number above 0, got {getattr(self, name)}")
-        for name in ("intercept", "slice_intercept"):
-            if not math.isfinite(getattr(self, name)):
-                raise ValueError(f"{name} must be finite, got {getattr(self, name)}")
-        if self.method not in get_args(Method):
-            raise ValueError(f"method must be one of {', '.join(get_args(Method))}, got {self.method!r}")
-        object.__setattr__(self, "knots", tuple((float(x), float(y)) for x, y in self.knots))
-        if (self.method == "isotonic") != bool(self.knots):
-            raise ValueError(f"knots must be given for isotonic and only then, method is {self.method!r}")
-        if any(b[0] <= a[0] or b[1] < a[1] for a, b in pairwise(self.knots)):
-            raise ValueError("knots must rise")
 
     def check(self, rule: Rule) -> None:
         """Raise `ValueError` unless the calibration was fitted to scan logits of this rule."""
@@ -213,8 +185,7 @@ class Calibration:
 
     def then(self, joint: Self) -> Self:
         """Compose with `joint`, a calibration fitted to the output of `logits`: one map of the raw logits."""
-        return replace(
-            joint,
+        return type(self)(
             rule=self.rule,
             slope=joint.slope * self.slope,
             intercept=joint.slope * self.intercept + joint.intercept,
@@ -223,34 +194,22 @@ class Calibration:
         )
 
     def logits(self, both: Tensor) -> Tensor:
-        """Calibrated logits from (2, L, B) logits by `rule` and by `SLICE_RULE`; `knots` are not applied."""
+        """Calibrated logits from (2, L, B) logits by `rule` and by `SLICE_RULE`."""
         scans, slices = both
         return torch.stack(
             [self.slope * scans + self.intercept, self.slice_slope * slices + self.slice_intercept]
         )
 
     def scan(self, logit: Tensor) -> Tensor:
-        """Probabilities of sampled scan logits (L, B).
-
-        The input is logits because probabilities near 1 would round to 1.
-        """
-        p = torch.sigmoid(self.slope * logit + self.intercept)
-        if not self.knots:
-            return p
-        mean = p.mean(0)  # (B,)
-        x, y = zip(*self.knots, strict=True)
-        aim = torch.as_tensor(np.interp(mean.cpu().numpy(), x, y)).to(p)
-        # Scale p, or 1 - p, by a constant factor so that the mean over samples is `aim`.
-        return torch.where(aim < mean, p * (aim / mean), 1 - (1 - p) * ((1 - aim) / (1 - mean)))
+        """Probabilities of sampled scan logits (L, B)."""
+        return torch.sigmoid(self.slope * logit + self.intercept)
 
     def slices(self, logit: Tensor, scan: Tensor) -> Tensor:
         """Probabilities of slice logits (..., n), capped by the probability of their scan (..., 1)."""
         return torch.minimum(torch.sigmoid(self.slice_slope * logit + self.slice_intercept), scan)
 
     @classmethod
-    def fit(
-        cls, logits: Tensor, slices: Tensor, labels: Tensor, *, rule: Rule, method: Method = "platt"
-    ) -> Self | None:
+    def fit(cls, logits: Tensor, slices: Tensor, labels: Tensor, *, rule: Rule) -> Self | None:
         """Fit a calibration to held-out scans.
 
         Args:
@@ -258,7 +217,6 @@ class Calibration:
             slices: (L, B) sampled scan logits by `SLICE_RULE`, or (B,).
             labels: (B,) in {0, 1}.
             rule: rule of `logits`.
-            method: method of the scan map.
 
         Returns:
             The calibration; None, with a warning, if a label is missing. If the logits rank the scans no
@@ -272,14 +230,17 @@ class Calibration:
                 stacklevel=2,
             )
             return None
-        slope, intercept = _rising(logits, labels, intercept=method != "temperature")
-        slice_slope, slice_intercept = _rising(slices, labels, part=SLICE_PART)
-        if method != "isotonic":
-            return cls(rule, method, slope, intercept, (), slice_slope, slice_intercept)
-        p = torch.sigmoid(slope * torch.atleast_2d(logits).double() + intercept).mean(0)  # (B,)
-        targets = smoothed_targets(labels.cpu()).numpy()
-        from sklearn.isotonic import IsotonicRegression  # slow to import
+        return cls(rule, *_rising(logits, labels), *_rising(slices, labels, part=SLICE_PART))
 
-        step = IsotonicRegression(out_of_bounds="clip").fit(p.cpu().numpy(), targets)
-        knots = tuple(zip(step.X_thresholds_.tolist(), step.y_thresholds_.tolist(), strict=True))
-        return cls(rule, method, slope, intercept, knots, slice_slope, slice_intercept)
+
+def calibration_of_earlier_version(stored: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Fields of a stored calibration without those that were removed: `method` and `knots`.
+
+    Raises:
+        ValueError: isotonic regression; a temperature is a Platt scaling with intercept 0.
+    """
+    if stored is None:
+        return None
+    if stored.get("knots"):
+        raise ValueError("calibration: isotonic regression is no longer supported")
+    return {name: value for name, value in stored.items() if name not in ("method", "knots")}

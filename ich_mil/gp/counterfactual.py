@@ -3,7 +3,7 @@
 In: the posterior samples of a scan (`ich_mil.gp.predict.Draw`, or those of a multimodal head), the same from
 which its probability is computed, so that both differ only by what is removed. Out: the scan probability
 without each slice, without each run of neighbouring slices that reach a threshold, and without each input
-beside the slices. A head that smooths along z smooths over the remaining slices only.
+beside the slices.
 
 Shapes: N slices of all scans, n slices of one scan, L samples.
 """

@@ -22,7 +22,7 @@ from ich_mil.gp.observations.densities import Density
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
 
-OWN = ("density", "alpha", "beta", "logistic_tail", "log_h", "margin_c", "margin_v")
+OWN = ("density", "alpha", "beta")
 """Settings in which replicates that share Φ may differ."""
 
 
@@ -54,7 +54,7 @@ def fit(
     A sweep updates Θ, S, m and the local posteriors, each once (`ascend`). q(w) starts at its prior.
 
     Args:
-        train: labelled bags, with positions if the settings smooth along z.
+        train: labelled bags.
         settings: settings of kernel, density and algorithm.
         validation: other labelled bags, for early stopping.
         density: ψ, in place of the density in the settings.
@@ -64,8 +64,8 @@ def fit(
         The head in eval mode, and the report of the fit.
 
     Raises:
-        DataError: a label is not 0 or 1; all labels are equal; unknown positions; validation scans of another
-            number of features.
+        DataError: a label is not 0 or 1; all labels are equal; validation scans of another number of
+            features.
         ConfigError: a kernel that cannot be computed on D features, or that cannot be learned as the settings
             ask; a density in a family other than ψ-VGPMIL.
     """
@@ -94,7 +94,7 @@ def fit_many(
     Jobs that train on the same scans and differ only in `OWN` settings share Φ; their sweeps run batched.
 
     Args:
-        bags: labelled bags, with positions if a job smooths along z.
+        bags: labelled bags.
         jobs: fits to run, in any order.
         density: ψ of all jobs, in place of the densities in the settings.
         kernel: kernel of all jobs, in place of the kernels in the settings.
@@ -116,7 +116,7 @@ def fit_many(
         first = jobs[places[0]]
         train = bags if first.train is None else bags.take(first.train)
         validation = None if first.validation is None else bags.take(first.validation)
-        key = (first.train, first.settings.n_inducing, first.settings.seed)
+        key = (first.train, first.settings.n_inducing, first.settings.random_state)
         if key not in points:  # k-means is the most expensive part of a small fit
             points[key] = place_points(train, first.settings)
         settings = [jobs[place].settings for place in places]

@@ -38,10 +38,12 @@ from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.observations.densities import Density
 from ich_mil.gp.predict import standardised_scans
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.smoothing import make_smoother
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.counter import normals
 from ich_mil.kernels.segments import take_bags
+
+FOLDS = 5
+"""Number of held-out folds of the training scans, for the calibration and for the choice of the kernel."""
 
 VALUES = 100
 """Number of values L of a scan logit."""
@@ -62,10 +64,10 @@ def fit_calibrated(
     """Fit a head as `ich_mil.gp.fit.fit` does, and its calibration.
 
     Args:
-        train: labelled bags, with positions if the settings smooth along z.
+        train: labelled bags.
         settings: settings of the head.
         validation: other labelled bags, for early stopping and for the calibration. None: the calibration is
-            fitted to `calibration_folds` held-out folds of `train`.
+            fitted to `FOLDS` held-out folds of `train`.
         patients: (B,) patient of each scan; scans of one patient stay in one fold.
         calibrates: (K,) indices of the training scans to which the calibration is fitted (`calibrating`);
             None: all.
@@ -85,7 +87,7 @@ def fit_calibrated(
         if validation is not None:
             model.calibration = calibrate(model, validation)
         return model, report
-    folds = folds_of(train.truth, patients, folds=settings.calibration_folds, seed=0)
+    folds = folds_of(train.truth, patients, folds=FOLDS, seed=0)
     found = fit_with_folds(train, settings, place_points(train, settings), folds, density, kernel)
     logits, (model, report) = found.values(settings, VALUES), found.fitted
     used = torch.arange(len(train.truth)) if calibrates is None else calibrates
@@ -114,9 +116,7 @@ def calibrate(model: SparseGP, held: Bags) -> Calibration | None:
 
 
 def _fitted(logits: Tensor, labels: Tensor, settings: HeadSettings) -> Calibration | None:
-    method = settings.calibration
-    assert method != "none"
-    return Calibration.fit(logits[0], logits[1], labels, rule=settings.variant.rule, method=method)
+    return Calibration.fit(logits[0], logits[1], labels, rule=settings.variant.rule)
 
 
 def held_out_logits(
@@ -130,7 +130,7 @@ def held_out_logits(
 
     `fit_calibrated` fits the calibration to these logits.
     """
-    folds = folds_of(train.truth, patients, folds=settings.calibration_folds, seed=0)
+    folds = folds_of(train.truth, patients, folds=FOLDS, seed=0)
     return fit_with_folds(train, settings, place_points(train, settings), folds).values(settings, samples)
 
 
@@ -199,7 +199,7 @@ def fit_with_folds(
 
 def part_of(model: SparseGP, bags: Bags, rows: Tensor) -> Part:
     """All slices of these scans under the q(w) of a head; `rows` (n,) are theirs in the result."""
-    projection = Projection(model, model.clip(bags.x), smoother=make_smoother(model.settings, bags))
+    projection = Projection(model, model.clip(bags.x))
     S = model.q_root @ model.q_root.mT
     weights = Weights(model.q_mean[None], model.q_root.mT[None], torch.logdet(S)[None])
     return Part(projection, weights, rows)

@@ -12,7 +12,7 @@ and `GridSearchCV` call them.
 
 `bags` is either offsets (B + 1,) from 0 to N, where bag b owns rows `offsets[b]:offsets[b + 1]`; or the bag
 of each row (N,), any values in any order, where bags come in the sorted order of their values, as by
-`np.unique`. A head that smooths along z (`smooth_mm`) also takes `positions` (N,), mm along the scan.
+`np.unique`.
 
 A head is fitted on the device of `X` and stays there; a loaded head is on the CPU. Processes started by
 `torchrun` fit one head together: each calls `fit` with the same scans and works on a share of them.
@@ -21,8 +21,10 @@ Shapes: B bags (scans), N instances (slices), D features.
 """
 
 from collections.abc import Sequence
+from dataclasses import fields
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import gpytorch
 import numpy as np
@@ -32,7 +34,6 @@ from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
 from ich_mil.errors import DataError
-from ich_mil.gp.aggregation import Rule
 from ich_mil.gp.bags import (
     Values,
     check_both_labels,
@@ -49,7 +50,7 @@ from ich_mil.gp.inference.report import FitReport
 from ich_mil.gp.modes import usual_tensors
 from ich_mil.gp.observations.densities import Density
 from ich_mil.gp.predict import Predictions, predict
-from ich_mil.gp.settings import HeadSettings, Update
+from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.storage import load_head, save_head
 
@@ -63,45 +64,9 @@ Tables = Values | Sequence[Values]
 class Head(ClassifierMixin, BaseEstimator):
     """Gaussian-process head of the VGPMIL family, with the interface of scikit-learn.
 
-    Parameters:
-        family: `psi` (ψ-VGPMIL), `large_margin` (LM-VGPMIL), `probit` (MIL-GP-Probit by variational
-            inference) or `gibbs` (the same model by Gibbs sampling).
-        preset: `default`, `paper` or `public` (`PRESETS`), for ψ-VGPMIL.
-        density: ψ: `logistic` (VGPMIL), `gamma` (G-VGPMIL), or an object such as `LogDensity`.
-        alpha: α of the Gamma density.
-        beta: β of the Gamma density.
-        logistic_tail: give the Gamma density a logistic tail, without which fits can diverge. None: preset.
-        log_h: log H, the weight of a scan label, for ψ-VGPMIL and LM-VGPMIL. None: preset.
-        update: update of π within a bag; with `gauss_seidel` the ELBO never decreases. None: preset.
-        margin_c: C of LM-VGPMIL, the steepness of the margin.
-        margin_v: V of LM-VGPMIL, the width of the margin.
-        chains: number of Gibbs chains.
-        burn_in: discarded draws of each chain.
-        draws: kept draws of each chain.
-        n_inducing: number of inducing points M, half of them for the slices of positive scans.
-        kernel: name of a class of `gpytorch.kernels`, which is scaled by a variance; or a GPyTorch kernel,
-            used without scale or bias.
-        ard: one length scale per feature.
-        variance: v in v exp(-‖x - x'‖² / (2ℓ)) on standardised features. None: `fit` chooses among the preset
-            and larger values on held-out folds (`gp.inference.kernel_choice`).
-        bias: variance of a constant added to the kernel. Without it the latent function returns to 0 far from
-            all training slices, which is above its values in negative scans. None: as for `variance`.
-        lengthscale_squared: ℓ. None: as for `variance`; that of the preset is a multiple of D.
-        learn: parameters learned by maximising the objective of Eq. 29 (`gp.inference.hyperparameters`).
-        outer: rounds of kernel learning; each follows a coordinate ascent of up to `sweeps` sweeps.
-        log_z: number of random Fourier features for log Z in that objective; 0 leaves log Z out.
-        sweeps: maximum number of sweeps.
-        patience: stop after this many sweeps without a lower validation loss.
-        tolerance: the fit has converged when no μ changes by this much in a sweep.
-        precision: `mixed` multiplies in float32 and factorises in float64.
-        jitter: ε on the diagonal of K_ZZ, and nugget of the prior at every slice.
-        smooth_mm: width s in mm of the smoothing of latent values along z, with weights exp(-d² / (2 s²)) at
-            distance d (`gp.smoothing`); it needs positions. 0: none.
-        rule: from slices to scan: `max`, `noisy_or`, `top_3` (any number), `top_20%` (any share). None:
-            preset.
-        calibration: `platt`, `temperature`, `isotonic` or `none`, fitted to held-out scans.
-        calibration_folds: folds for calibration without validation scans, and for the choice of the kernel.
-        seed: seed of k-means, random starts, Gibbs chains and the Fourier features of log Z.
+    `Head(settings)` takes `HeadSettings`, `Head(density="gamma", alpha=1.0)` the same settings by name. They
+    are attributes, and parameters of `get_params` and `set_params`; `fit` checks them. `density` may also be
+    an object such as `LogDensity`, `kernel` a GPyTorch kernel, used without scale or bias.
 
     Attributes:
         model_: fitted `SparseGP`, with its calibration and the chosen settings.
@@ -116,61 +81,26 @@ class Head(ClassifierMixin, BaseEstimator):
     report_: FitReport
     n_features_in_: int
 
-    def __init__(
-        self,
-        *,
-        family: Literal["psi", "large_margin", "probit", "gibbs"] = "psi",
-        preset: Literal["default", "paper", "public"] = "default",
-        density: Literal["gamma", "logistic"] | Density = "logistic",
-        alpha: float = 1.0,
-        beta: float = 2.5,
-        logistic_tail: bool | None = None,
-        log_h: float | None = None,
-        update: Update | None = None,
-        margin_c: float = 0.5,
-        margin_v: float = 0.5,
-        chains: int = 4,
-        burn_in: int = 500,
-        draws: int = 500,
-        n_inducing: int = 100,
-        kernel: str | gpytorch.kernels.Kernel = "RBFKernel",
-        ard: bool = False,
-        variance: float | None = None,
-        bias: float | None = None,
-        lengthscale_squared: float | None = None,
-        learn: Literal["nothing", "kernel", "kernel_and_inducing"] = "nothing",
-        outer: int = 5,
-        log_z: int = 0,
-        sweeps: int = 50,
-        patience: int = 10,
-        tolerance: float = 1e-5,
-        precision: Literal["double", "mixed"] = "double",
-        jitter: float = 1e-6,
-        smooth_mm: float = 0.0,
-        rule: Rule | None = None,
-        calibration: Literal["platt", "temperature", "isotonic", "none"] = "platt",
-        calibration_folds: int = 5,
-        seed: int = 0,
-    ) -> None:
-        parameters = locals()
+    def __init__(self, settings: HeadSettings | None = None, /, **parameters: Any) -> None:
+        if unknown := sorted({*parameters} - {*HeadSettings.names()}):
+            raise TypeError(f"Head has no parameter {unknown[0]!r}; it has {', '.join(HeadSettings.names())}")
         for name in HeadSettings.names():
-            setattr(self, name, parameters[name])
+            setattr(self, name, parameters.get(name, getattr(settings or HeadSettings, name)))
+
+    # scikit-learn reads the names and defaults of the parameters here
+    __init__.__signature__ = Signature(  # type: ignore[attr-defined]
+        [Parameter("self", Parameter.POSITIONAL_ONLY)]
+        + [Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default) for one in fields(HeadSettings)]
+    )
 
     def _parts(self) -> tuple[HeadSettings, Density | None, gpytorch.kernels.Kernel | None]:
         """Validated settings, and density and kernel if they are objects."""
         parameters = self.get_params(deep=False)
-        density = None if isinstance(parameters["density"], str) else parameters.pop("density")
-        kernel = None if isinstance(parameters["kernel"], str) else parameters.pop("kernel")
-        if "density" not in parameters and not isinstance(density, Density):
-            allowed = "one of gamma, logistic, or an object with theta, log_psi, bounded"
-            raise ValueError(f"density must be {allowed}; got {density!r}")
-        if "kernel" not in parameters and not isinstance(kernel, gpytorch.kernels.Kernel):
-            allowed = "the name of a class in gpytorch.kernels, or a kernel made of one"
-            raise ValueError(f"kernel must be {allowed}; got {kernel!r}")
-        settings = HeadSettings(**parameters)
-        if settings.family == "multimodal":
-            raise ValueError("family 'multimodal' is no Gaussian process; use MultimodalMIL")
-        return settings, density, kernel
+        density = parameters.pop("density") if isinstance(self.density, Density) else None
+        kernel = parameters.pop("kernel") if isinstance(self.kernel, gpytorch.kernels.Kernel) else None
+        # numbers of a grid may be numpy's
+        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in parameters.items()}
+        return HeadSettings(**plain), density, kernel
 
     @usual_tensors()
     def fit(
@@ -179,7 +109,6 @@ class Head(ClassifierMixin, BaseEstimator):
         bags: Values | None = None,
         labels: Values | None = None,
         *,
-        positions: Values | None = None,
         validation: Sequence[Any] | None = None,
         groups: Sequence[str] | None = None,
         calibrates: Values | None = None,
@@ -191,9 +120,8 @@ class Head(ClassifierMixin, BaseEstimator):
                 one for each bag, without `bags`.
             bags: offsets (B + 1,) or the bag of each row (N,); for a list without `labels`, the labels.
             labels: (B,) in {0, 1}, in the order of the list, of the offsets, or of `np.unique(bags)`.
-            positions: (N,) mm along the scan of each row; needed if the head smooths along z.
-            validation: X, bags, labels (and positions) of other scans, for early stopping and for
-                calibration; bags is None for a list. Without them the fit runs until convergence or the sweep
+            validation: X, bags, labels of other scans, for early stopping and for calibration; bags is None
+                for a list. Without them the fit runs until convergence or the sweep
                 limit, and the calibration is fitted to held-out folds of the training scans.
             groups: (B,) patient of each bag, in the order of the labels; the scans of a patient stay in one
                 fold.
@@ -210,7 +138,7 @@ class Head(ClassifierMixin, BaseEstimator):
         bags, labels = labels_of_list(X, bags, labels)
         if labels is None:
             raise DataError("labels must be given, one for each bag: fit(X, bags, labels), fit(X, labels=)")
-        train, _ = pack(X, bags, labels, positions)
+        train, _ = pack(X, bags, labels)
         check_order(groups, bags, "groups")
         names = column_names(X)
         held = None if validation is None else pack_held(validation)
@@ -239,15 +167,13 @@ class Head(ClassifierMixin, BaseEstimator):
         if model.feature_names is not None:
             self.feature_names_in_ = np.array(model.feature_names, dtype=object)
 
-    def predict(
-        self, X: Tables, bags: Values | None = None, *, positions: Values | None = None
-    ) -> np.ndarray:
+    def predict(self, X: Tables, bags: Values | None = None) -> np.ndarray:
         """Label (B,) of each bag: 1 from a calibrated probability of ½."""
-        return (self._predictions(X, bags, positions)[0].scan_mean.numpy() >= 0.5).astype(np.int64)
+        return (self._predictions(X, bags)[0].scan_mean.numpy() >= 0.5).astype(np.int64)
 
     def predict_proba(self, X: Tables, bags: Values | None = None) -> np.ndarray:
         """Probabilities (B, 2) of the classes 0 and 1 of each bag, from `predict_bag_proba`."""
-        p = self._predictions(X, bags, None)[0].scan_mean.numpy()
+        p = self._predictions(X, bags)[0].scan_mean.numpy()
         return np.stack([1 - p, p], axis=1)
 
     def predict_bag_proba(
@@ -255,7 +181,6 @@ class Head(ClassifierMixin, BaseEstimator):
         X: Tables,
         bags: Values | None = None,
         *,
-        positions: Values | None = None,
         return_std: bool = False,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Calibrated probability (B,) that each bag is positive; with `return_std` also its std (B,).
@@ -263,7 +188,7 @@ class Head(ClassifierMixin, BaseEstimator):
         Bags come in the order of the list, of the offsets, or of `np.unique(bags)`. Values are of `SAMPLES`
         posterior samples; they depend neither on the other bags nor on the order of the rows.
         """
-        predictions, _ = self._predictions(X, bags, positions)
+        predictions, _ = self._predictions(X, bags)
         mean, std = predictions.scan_mean.numpy(), predictions.scan_std.numpy()
         return (mean, std) if return_std else mean
 
@@ -272,11 +197,10 @@ class Head(ClassifierMixin, BaseEstimator):
         X: Tables,
         bags: Values | None = None,
         *,
-        positions: Values | None = None,
         return_std: bool = False,
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Calibrated probability (N,) that each row of `X` is positive; with `return_std` also its std."""
-        predictions, order = self._predictions(X, bags, positions)
+        predictions, order = self._predictions(X, bags)
         mean, std = (np.empty(len(order)) for _ in range(2))
         mean[order], std[order] = predictions.slice_mean.numpy(), predictions.slice_std.numpy()
         return (mean, std) if return_std else mean
@@ -286,21 +210,17 @@ class Head(ClassifierMixin, BaseEstimator):
         X: Tables,
         bags: Values | None = None,
         labels: Values | None = None,
-        *,
-        positions: Values | None = None,
     ) -> float:
         """Accuracy of `predict` over bags."""
         bags, labels = labels_of_list(X, bags, labels)
         check_order(labels, bags, "labels")
-        return float(accuracy_score(np.asarray(labels), self.predict(X, bags, positions=positions)))
+        return float(accuracy_score(np.asarray(labels), self.predict(X, bags)))
 
     @usual_tensors()
-    def _predictions(
-        self, X: Tables, bags: Values | None, positions: Values | None
-    ) -> tuple[Predictions, np.ndarray]:
+    def _predictions(self, X: Tables, bags: Values | None) -> tuple[Predictions, np.ndarray]:
         check_is_fitted(self, "model_")
         check_columns(X, self.model_.feature_names)
-        packed, order = pack(X, bags, positions=positions)
+        packed, order = pack(X, bags)
         calibration = self.model_.calibration
         return predict(self.model_, packed, samples=SAMPLES, calibration=calibration), order.numpy()
 
@@ -328,6 +248,6 @@ class Head(ClassifierMixin, BaseEstimator):
             ModelError: the folder holds no valid head, or `kernel` does not match.
         """
         model = load_head(Path(folder), kernel=kernel)
-        head = cls(**vars(model.settings) | ({} if kernel is None else {"kernel": kernel}))
+        head = cls(model.settings, **({} if kernel is None else {"kernel": kernel}))
         head._adopt(model)
         return head

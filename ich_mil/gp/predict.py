@@ -12,8 +12,7 @@ head fitted by Gibbs sampling, w_l are its posterior draws.
 `draw` samples each scan once; probabilities, intervals and counterfactuals (`ich_mil.gp.counterfactual`)
 follow from its samples. The noise e_l is a function of (seed, scan id, order of the slices by their
 features), on a GPU as on a CPU. The result for a scan therefore depends neither on the other scans nor on the
-order of its slices nor on the float format of the features; on a CPU bit for bit. A head that smooths along z
-uses f~_l = W f_l (`ich_mil.gp.smoothing`) and needs the positions of the slices.
+order of its slices nor on the float format of the features; on a CPU bit for bit.
 
 Shapes: B scans, N slices of all, n slices of one scan, D features, M inducing points, L samples.
 """
@@ -32,7 +31,6 @@ from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.inference.projection import Projection
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.smoothing import blocks_of, make_smoother, smoothing_weights
 from ich_mil.gp.sparse_gp import CLIP, SparseGP
 from ich_mil.kernels.counter import normals, scan_key
 
@@ -81,22 +79,17 @@ class Draw:
     """Joint posterior samples of the latent values of one scan.
 
     Attributes:
-        f: (L, n) float64 samples before smoothing along z.
+        f: (L, n) float64 samples.
         settings: settings of the head.
-        positions: (n,) mm along the scan; None if the head does not smooth.
     """
 
     f: Tensor
     settings: HeadSettings
-    positions: Tensor | None = None
 
     @cached_property
     def logits(self) -> Tensor:
-        """Slice logits (L, n); with a logistic link the latent values after smoothing."""
-        smooth = self.f
-        if self.positions is not None:
-            smooth = self.f @ smoothing_weights(self.positions, self.settings.smooth_mm).to(self.f).mT
-        return latent_logit(smooth, self.settings.link)
+        """Slice logits (L, n); with a logistic link the latent values."""
+        return latent_logit(self.f, self.settings.link)
 
     @cached_property
     def scan_logit(self) -> Tensor:
@@ -122,13 +115,11 @@ class Draw:
 
     def without(self, first: int, last: int) -> Tensor:
         """Scan logit (L, 1) without the slices `first` to `last`; at least one slice must be left."""
-        if self.settings.variant.rule == "max" and self.positions is None:
-            # without smoothing the maximum is the first of the slices that are left
+        if self.settings.variant.rule == "max":  # the first of the slices that are left
             return self.logits[:, self._ranked[(self._ranked < first) | (self._ranked > last)][:1]]
         n = torch.arange(self.n_slices)
         left = n[(n < first) | (n > last)]
-        z = None if self.positions is None else self.positions[left]
-        return Draw(self.f[:, left], self.settings, z).scan_logit
+        return Draw(self.f[:, left], self.settings).scan_logit
 
     def without_extras(self) -> tuple[()]:
         """A head of slices alone has no inputs beside them."""
@@ -145,7 +136,7 @@ def draw_weights(model: SparseGP, samples: int, seed: int) -> Tensor:
 
 
 def latent_samples(model: SparseGP, x: Tensor, w: Tensor) -> Tensor:
-    """Latent samples without the residual e_l: f_l = Φ(x)ᵀ w_l. Differentiable in `x`, not smoothed along z.
+    """Latent samples without the residual e_l: f_l = Φ(x)ᵀ w_l. Differentiable in `x`.
 
     Args:
         model: the head.
@@ -170,18 +161,17 @@ def mean_logits(models: Sequence[SparseGP], bags: Bags) -> Tensor:
 
     Args:
         models: R heads that share kernel and inducing points, such as a group of `fit_many`.
-        bags: the scans, with positions if the heads smooth along z.
+        bags: the scans.
 
     Returns:
         (R, N).
 
     Raises:
-        DataError: a number of features that differs from that of the heads; unknown positions.
+        DataError: a number of features that differs from that of the heads.
     """
     first = models[0]
     _check_width(first, bags.x)
-    smoother = make_smoother(first.settings, bags)
-    projection = Projection(first, first.clip(bags.x), smoother=smoother)
+    projection = Projection(first, first.clip(bags.x))
     means, roots = torch.stack([m.q_mean for m in models]), torch.stack([m.q_root.mT for m in models])
     return mean_logit(*projection.moments(means, roots), first.settings.link)
 
@@ -215,29 +205,26 @@ def draw(model: SparseGP, bags: Bags, *, samples: int = 1000, seed: int = 0) -> 
 
     Args:
         model: the head.
-        bags: the scans, with positions if the head smooths along z.
+        bags: the scans.
         samples: L.
         seed: seed of the samples.
 
     Raises:
-        ScanError, DataError: as in `standardised_scans`; unknown positions; a covariance that cannot be
-            factorised.
+        ScanError, DataError: as in `standardised_scans`; a covariance that cannot be factorised.
         ValueError: fewer than 2 samples.
     """
     if samples < 2:
         raise ValueError(f"samples must be at least 2 (one has no spread), got {samples}")
-    smoother = make_smoother(model.settings, bags)
     w, root = draw_weights(model, samples, seed), model.prior_root()
     direction = torch.randn(len(model.x_mean), generator=torch.Generator().manual_seed(0)).to(model.x_mean)
-    blocks = blocks_of(bags.offsets)
-    for (x, key), block in zip(standardised_scans(model, bags), blocks, strict=True):
+    for x, key in standardised_scans(model, bags):
         order = (x @ direction).argsort()  # by the values of the slices, so that their order has no effect
         x = x[order]
         phi, residual = model.project(x, root)
         noise = normals(seed, key, len(x), samples=samples, device=x.device)  # (L, n)
         f = torch.empty_like(noise)
         f[:, order] = w @ phi + noise @ model.residual_root(x, phi, residual).mT
-        yield Draw(f, model.settings, None if smoother is None else smoother.positions[block])
+        yield Draw(f, model.settings)
 
 
 def predict(
@@ -252,7 +239,7 @@ def predict(
 
     Args:
         model: the head.
-        bags: the scans, with positions if the head smooths along z.
+        bags: the scans.
         samples: L.
         seed: seed of the samples.
         calibration: calibration of each sample, usually `model.calibration`; None: uncalibrated

@@ -6,39 +6,41 @@ public code, or the defaults of this project. `HeadSettings.variant` is the pres
 
 import math
 import re
-from dataclasses import dataclass, fields, replace
-from numbers import Integral, Real
-from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
+from collections.abc import Mapping
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from ich_mil.settings import check_seeds
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
 
 if TYPE_CHECKING:
     from ich_mil.gp.observations.densities import Density
 
-Rule = str
+STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+"""No conversion of types beyond int to float, no unknown names, finite numbers."""
+
+
+def check_rule(rule: str) -> str:
+    """Return `rule`; raise `ValueError` if it is no aggregation rule."""
+    if not (isinstance(rule, str) and re.fullmatch(r"max|noisy_or|top_[1-9]\d*|top_[1-9]\d?%", rule)):
+        raise ValueError(
+            f"rule must be one of max, noisy_or, top_3 (any number), top_20% (any share), got {rule!r}"
+        )
+    return rule
+
+
+Rule = Annotated[str, AfterValidator(check_rule)]
 """'max', 'noisy_or', or the mean of the largest slices: 'top_3' (any number), 'top_20%' (any share, rounded
 up)."""
 
 Link = Literal["logistic", "probit"]
 """Link function from latent value to probability: sigmoid(f), or the standard normal CDF of f."""
 
-Update = Literal["gauss_seidel", "jacobi"]
+Positive = Annotated[float, Field(gt=0)]
 
 
-def check_rule(rule: Rule) -> None:
-    """Raise `ValueError` unless `rule` is valid."""
-    if not (isinstance(rule, str) and re.fullmatch(r"max|noisy_or|top_[1-9]\d*|top_[1-9]\d?%", rule)):
-        raise ValueError(
-            f"rule must be one of max, noisy_or, top_3 (any number), top_20% (any share), got {rule!r}"
-        )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-
-
-@dataclass(frozen=True)
+@plain_dataclass(frozen=True)
 class Variant:
     """Choices in which the paper, its public code and this project differ.
 
@@ -59,7 +61,7 @@ class Variant:
 
     log_h: float = 12 * math.log(10)
     logistic_tail: bool = True
-    update: Update = "gauss_seidel"
+    update: Literal["gauss_seidel", "jacobi"] = "gauss_seidel"
     rule: Rule = "max"
     leave_one_out: Literal["product", "max"] = "product"
     clip: float = math.inf
@@ -72,8 +74,8 @@ class Variant:
 
 PRESETS = {
     "default": Variant(),
-    # Castro-Macías et al. 2024, Algorithm 1 with Eq. 23-37, except for two steps that other settings turn on:
-    # step 7 updates one π after the other (`update` gauss_seidel), step 8 learns the kernel (`learn` kernel)
+    # Castro-Macías et al. 2024, Algorithm 1 with Eq. 23-37, except that step 7 updates every π at once, and
+    # that step 8, the kernel, is left to `learn`
     "paper": Variant(
         log_h=math.log(100),
         logistic_tail=False,
@@ -93,157 +95,68 @@ PRESETS = {
         start="random",
     ),
 }
-"""Variants by name. log Z is a separate setting (`log_z`). The factors 1/N and 1/M of the public code only
-scale its gradient steps."""
-
-PSI = {"psi": "ψ-VGPMIL"}
-LARGE_MARGIN = {"large_margin": "LM-VGPMIL"}
-GIBBS = {"gibbs": "the Gibbs sampler"}
-GAMMA = {"gamma": "the Gamma density"}
-LEARNED = {"kernel": "a learned kernel", "kernel_and_inducing": "learned inducing points"}
-
-OWNERS = {
-    "preset": ("family", PSI),
-    "learn": ("family", PSI),
-    "density": ("family", PSI),
-    "logistic_tail": ("family", PSI),
-    "log_h": ("family", PSI | LARGE_MARGIN),
-    "update": ("family", PSI | LARGE_MARGIN),
-    "margin_c": ("family", LARGE_MARGIN),
-    "margin_v": ("family", LARGE_MARGIN),
-    "chains": ("family", GIBBS),
-    "burn_in": ("family", GIBBS),
-    "draws": ("family", GIBBS),
-    "alpha": ("density", GAMMA),
-    "beta": ("density", GAMMA),
-    "outer": ("learn", LEARNED),
-    "log_z": ("learn", LEARNED),
-}
-"""Settings that apply to some heads only. For each: the setting that decides, and the values of that setting
-for which it applies, with their display names."""
+"""Variants by name. The factors 1/N and 1/M of the public code only scale its gradient steps."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class HeadSettings:
     """Settings of the model, the fit and the calibration: the parameters of `ich_mil.gp.head.Head`.
 
-    The family `multimodal` is no Gaussian process, but the head of `ich_mil.multimodal`, which uses
-    calibration, calibration_folds and seed of these settings.
+    Attributes:
+        family: `psi` (ψ-VGPMIL), `large_margin` (LM-VGPMIL), `probit` (MIL-GP-Probit by variational
+            inference) or `gibbs` (the same model by Gibbs sampling).
+        preset: `default`, `paper` or `public` (`PRESETS`), for ψ-VGPMIL.
+        density: ψ: `logistic` (VGPMIL) or `gamma` (G-VGPMIL); for `Head` also an object such as `LogDensity`.
+        alpha: α of the Gamma density.
+        beta: β of the Gamma density.
+        n_inducing: number of inducing points M, half of them for the slices of positive scans.
+        kernel: name of a class of `gpytorch.kernels`, which is scaled by a variance; for `Head` also a
+            GPyTorch kernel, used without scale or bias.
+        ard: one length scale per feature.
+        variance: v in v exp(-‖x - x'‖² / (2ℓ)) on standardised features. None: `Head.fit` chooses among the
+            preset and larger values on held-out folds (`gp.inference.kernel_choice`).
+        bias: variance of a constant added to the kernel. Without it the latent function returns to 0 far from
+            all training slices, which is above its values in negative scans. None: as for `variance`.
+        lengthscale_squared: ℓ. None: as for `variance`; that of the preset is a multiple of D.
+        learn: parameters learned by maximising the objective of Eq. 29 (`gp.inference.hyperparameters`).
+        sweeps: maximum number of sweeps.
+        tolerance: the fit has converged when no μ changes by this much in a sweep.
+        precision: `mixed` multiplies in float32 and factorises in float64.
+        rule: from slices to scan: `max`, `noisy_or`, `top_3` (any number), `top_20%` (any share). None:
+            preset.
+        calibration: `platt` or `none`, fitted to held-out scans.
+        random_state: seed of k-means, random starts and Gibbs chains.
     """
 
-    family: Literal["psi", "large_margin", "probit", "gibbs", "multimodal"] = "psi"
+    family: Literal["psi", "large_margin", "probit", "gibbs"] = "psi"
     preset: Literal["default", "paper", "public"] = "default"
     density: Literal["gamma", "logistic"] = "logistic"
-    alpha: float = 1.0
-    beta: float = 2.5
-    logistic_tail: bool | None = None
-    log_h: float | None = None
-    update: Update | None = None
-    margin_c: float = 0.5
-    margin_v: float = 0.5
-    chains: int = 4
-    burn_in: int = 500
-    draws: int = 500
-    n_inducing: int = 100
+    alpha: Positive = 1.0
+    beta: Positive = 2.5
+    n_inducing: Annotated[int, Field(ge=2)] = 100
     kernel: str = "RBFKernel"
     ard: bool = False
-    variance: float | None = None
-    bias: float | None = None
-    lengthscale_squared: float | None = None
+    variance: Positive | None = None
+    bias: Annotated[float, Field(ge=0)] | None = None
+    lengthscale_squared: Positive | None = None
     learn: Literal["nothing", "kernel", "kernel_and_inducing"] = "nothing"
-    outer: int = 5
-    log_z: int = 0
-    sweeps: int = 50
-    patience: int = 10
-    tolerance: float = 1e-5
+    sweeps: Annotated[int, Field(ge=1)] = 50
+    tolerance: Positive = 1e-5
     precision: Literal["double", "mixed"] = "double"
-    jitter: float = 1e-6
-    smooth_mm: float = 0.0
     rule: Rule | None = None
-    calibration: Literal["platt", "temperature", "isotonic", "none"] = "platt"
-    calibration_folds: int = 5
-    seed: int = 0
+    calibration: Literal["platt", "none"] = "platt"
+    random_state: Annotated[int, Field(ge=0, lt=2**32)] = 0  # the limit of scikit-learn
 
-    def __post_init__(self) -> None:
-        positive = (
-            "alpha",
-            "beta",
-            "log_h",
-            "margin_c",
-            "variance",
-            "lengthscale_squared",
-            "tolerance",
-            "jitter",
-        )
-        for name in positive:
-            value = getattr(self, name)
-            if value is None and name in ("variance", "lengthscale_squared", "log_h"):
-                continue
-            if not (_is_number(value) and value > 0):
-                raise ValueError(f"{name} must be a finite number above 0, got {value!r}")
-            object.__setattr__(self, name, float(value))
-        for name in ("bias", "margin_v", "smooth_mm"):
-            value = getattr(self, name)
-            if value is None and name == "bias":
-                continue
-            if not (_is_number(value) and value >= 0):
-                raise ValueError(f"{name} must be a finite number of at least 0, got {value!r}")
-            object.__setattr__(self, name, float(value))
-        least = {
-            "n_inducing": 2,
-            "sweeps": 1,
-            "patience": 1,
-            "outer": 1,
-            "log_z": 0,
-            "chains": 2,
-            "burn_in": 0,
-            "draws": 4,
-            "calibration_folds": 2,
-            "seed": 0,
-        }
-        for name, low in least.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not (isinstance(value, Integral) and int(value) >= low):
-                raise ValueError(f"{name} must be a whole number of at least {low}, got {value!r}")
-            object.__setattr__(self, name, int(value))  # numpy integers cannot be written to JSON
-        check_seeds("seed", self.seed)
-        for name, kind in get_type_hints(HeadSettings).items():  # fields of a Literal or bool type
-            optional = NoneType in get_args(kind)
-            one_of = get_args(kind)[0] if optional else kind
-            choices = (True, False) if one_of is bool else get_args(one_of)
-            value = getattr(self, name)
-            if choices and not (value in choices or (optional and value is None)):
-                named = ", ".join(str(choice) for choice in choices)
-                raise ValueError(f"{name} must be one of {named}, got {value!r}")
-        if self.rule is not None:
-            check_rule(self.rule)
-        self._check_together()
-
-    def _check_together(self) -> None:
-        """Raise `ValueError` for settings that are valid on their own but not in combination."""
-        for name, (decides, owners) in OWNERS.items():
-            value, chosen = getattr(self, name), getattr(self, decides)
-            if value != getattr(HeadSettings, name) and chosen not in owners:
-                named = " and ".join(owners.values())
-                raise ValueError(f"{name} {value!r} is of {named}, not of {decides} {chosen!r}")
-        shared = {"family", "calibration", "calibration_folds", "seed"}
-        foreign = [n for n in HeadSettings.names() if getattr(self, n) != getattr(HeadSettings, n)]
-        if self.family == "multimodal" and (foreign := [name for name in foreign if name not in shared]):
-            raise ValueError(f"{foreign[0]} is of Gaussian-process heads, not of family 'multimodal'")
-        if self.update is not None and PRESETS[self.preset].leave_one_out == "max":
-            raise ValueError(f"update {self.update!r} has no meaning in the preset {self.preset!r}")
-        if self.smooth_mm and PRESETS[self.preset].unit_prior:
-            raise ValueError(
-                f"smooth_mm has no meaning in the preset {self.preset!r}: its prior variance is not "
-                "its kernel's"
-            )
-        if self.log_z and self.kernel != "RBFKernel":
-            raise ValueError(
-                f"log_z: the random Fourier features are those of RBFKernel, not of {self.kernel}; "
-                "set log_z to 0, which leaves log Z out"
-            )
-        if self.smooth_mm and self.log_z:
-            raise ValueError("log_z is that of a model without smoothing; set log_z or smooth_mm to 0")
+    @model_validator(mode="after")
+    def _check_owners(self) -> Self:
+        """Refuse settings of a family or density that is not chosen."""
+        owners = {"preset": "psi", "density": "psi", "learn": "psi", "alpha": "gamma", "beta": "gamma"}
+        for name, owner in owners.items():
+            value, chosen = getattr(self, name), self.family if owner == "psi" else self.density
+            if value != getattr(HeadSettings, name) and chosen != owner:
+                of = "family" if owner == "psi" else "density"
+                raise ValueError(f"{name} {value!r} is a setting of {of} {owner!r}, not of {chosen!r}")
+        return self
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -253,8 +166,7 @@ class HeadSettings:
     @property
     def variant(self) -> Variant:
         """The preset with the settings that override it."""
-        names = ("log_h", "logistic_tail", "update", "rule", "variance", "bias")
-        chosen: dict[str, Any] = {name: getattr(self, name) for name in names}
+        chosen: dict[str, Any] = {name: getattr(self, name) for name in ("rule", "variance", "bias")}
         return replace(PRESETS[self.preset], **{k: v for k, v in chosen.items() if v is not None})
 
     @property
@@ -270,3 +182,29 @@ class HeadSettings:
         if self.density == "logistic":
             return Logistic()
         return (GammaLogisticTail if self.variant.logistic_tail else Gamma)(self.alpha, self.beta)
+
+
+REMOVED: dict[str, Any] = {
+    **dict.fromkeys(("logistic_tail", "log_h", "update")),
+    **{"margin_c": 0.5, "margin_v": 0.5, "chains": 4, "burn_in": 500, "draws": 500, "outer": 5, "log_z": 0},
+    **{"patience": 10, "jitter": 1e-6, "calibration_folds": 5, "smooth_mm": 0.0},
+}
+"""Settings of earlier versions, each with the value that is now the only choice."""
+
+
+def of_earlier_version(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a stored head without `REMOVED`, and with the present names and values.
+
+    Of `REMOVED`, only `smooth_mm` has an effect on the predictions of a fitted head.
+
+    Raises:
+        ValueError: a head that smooths along z.
+    """
+    if stored.get("smooth_mm"):
+        raise ValueError("smooth_mm: a head no longer smooths along z")
+    kept = {name: value for name, value in stored.items() if name not in REMOVED}
+    if "seed" in kept:
+        kept["random_state"] = kept.pop("seed")
+    if kept.get("calibration") in ("temperature", "isotonic"):
+        kept["calibration"] = "platt"
+    return kept

@@ -28,6 +28,9 @@ from ich_mil.errors import ConfigError, DataError
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.settings import HeadSettings
 
+JITTER = 1e-6
+"""ε on the diagonal of K_ZZ, and nugget of the prior at every slice."""
+
 CLIP = 1e3
 """Distance from the training mean, in training standard deviations, at which new features are clipped. None
 of N training slices lies further than √N, but a new value of a feature that hardly varied in training may lie
@@ -49,7 +52,7 @@ def lower_root(S: Tensor) -> Tensor:
     if failed:
         raise DataError(
             f"the covariance of the {len(S)} inducing values cannot be factorised: settings of the kernel "
-            "(variance, bias, jitter) or of the margin (margin_c) are too large for float64; lower them"
+            "(variance, bias) are too large for float64; lower them"
         )
     return root
 
@@ -103,7 +106,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
     """Sparse Gaussian process with whitened q(w) = N(m, S) over inducing values u = L w.
 
     `model(x)` on raw (n, D) features gives q(f) as a `MultivariateNormal`. Features are standardised
-    internally. If the settings smooth along z, q(f) is that of f before smoothing.
+    internally.
 
     Attributes:
         settings: settings of the fit.
@@ -137,7 +140,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
             inducing: (M, D) standardised inducing points.
             x_mean: (D,) mean of the training slices.
             x_std: (D,) standard deviation of the training slices.
-            settings: settings of the head; kernel and jitter are used here.
+            settings: settings of the head; the kernel is used here.
             kernel: kernel in place of that of the settings; it is used without a scale around it.
         """
         n_inducing, n_features = inducing.shape
@@ -148,7 +151,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
                 inducing,
                 distribution,
                 learn_inducing_locations=False,
-                jitter_val=settings.jitter,
+                jitter_val=JITTER,
             )
         )
         self.settings = settings
@@ -234,7 +237,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
             jitter *= 10
         raise DataError(
             f"the kernel matrix of the {len(K)} inducing points cannot be factorised even with a jitter of "
-            f"{jitter / 10:.1e}; use fewer inducing points, a shorter length scale or a larger jitter"
+            f"{jitter / 10:.1e}; use fewer inducing points or a shorter length scale"
         )
 
     def prior_variance(self, x: Tensor) -> Tensor:
@@ -243,32 +246,26 @@ class SparseGP(gpytorch.models.ApproximateGP):
             return torch.ones_like(x[:, 0])
         return self.covar_module(x, diag=True) + self.variational_strategy.jitter_val
 
-    def project(self, x: Tensor, root: Tensor, *, smooth: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def project(self, x: Tensor, root: Tensor) -> tuple[Tensor, Tensor]:
         """Φ and the residual prior variance given the inducing values.
 
         Args:
             x: (n, D) standardised features.
             root: (M, M) from `prior_root`.
-            smooth: weights W (n, n) if x is one scan that is smoothed along z (`ich_mil.gp.smoothing`).
 
         Returns:
-            Φ = L⁻¹ K_ZX (M, n) and the residual k(x,x) + ε - ΣΦ² (n,), at least 0. Differentiable in x. With
-            W both are those of W f: Φ Wᵀ, and the diagonal of W (K_XX + εI - ΦᵀΦ) Wᵀ.
+            Φ = L⁻¹ K_ZX (M, n) and the residual k(x,x) + ε - ΣΦ² (n,), at least 0. Differentiable in x.
         """
         phi = torch.linalg.solve_triangular(root, self.covar_module(self.inducing, x).to_dense(), upper=False)
-        residual = (self.prior_variance(x) - phi.square().sum(0)).clamp(min=0.0)
-        if smooth is None:
-            return phi, residual
-        R = self._residual_covariance(x, phi, residual)
-        return phi @ smooth.mT, ((smooth @ R) * smooth).sum(1).clamp(min=0.0)
+        return phi, (self.prior_variance(x) - phi.square().sum(0)).clamp(min=0.0)
 
     def residual_root(self, x: Tensor, phi: Tensor, residual: Tensor) -> Tensor:
         """Lower Cholesky factor of the residual prior covariance of slices given the inducing values.
 
         Args:
             x: (n, D) standardised features.
-            phi: (M, n) from `project`, not smoothed.
-            residual: (n,) from `project`, not smoothed.
+            phi: (M, n) from `project`.
+            residual: (n,) from `project`.
 
         Returns:
             Factor (n, n) of K_XX - ΦᵀΦ with at least `residual` on its diagonal.
@@ -276,22 +273,17 @@ class SparseGP(gpytorch.models.ApproximateGP):
         Raises:
             DataError: the covariance cannot be factorised.
         """
-        R = self._residual_covariance(x, phi, residual)
+        R = self.covar_module(x).to_dense() - phi.mT @ phi
+        # `residual` includes the nugget, or the unit prior of the public code. If it is smaller than the
+        # diagonal of R, that diagonal is kept, because R would not be positive definite otherwise.
+        R.diagonal().add_((residual - R.diagonal()).clamp(min=self.variational_strategy.jitter_val / 2))
         root, failed = torch.linalg.cholesky_ex(R)
         if failed:  # rounding changes eigenvalues by 1e-16 of the variance; the smallest eigenvalue is ε
             root, failed = torch.linalg.cholesky_ex(R + 1e-9 * float(residual.max()) * identity(len(R), R))
         if failed:
             raise DataError(
                 "the covariance that the inducing points leave open between the slices of a scan cannot be "
-                f"factorised, at a jitter of {self.variational_strategy.jitter_val:.1e}; take a larger "
-                "jitter, or a kernel that is one for so many features"
+                f"factorised, at a jitter of {self.variational_strategy.jitter_val:.1e}; take a kernel that "
+                "is positive definite for so many features"
             )
         return root
-
-    def _residual_covariance(self, x: Tensor, phi: Tensor, residual: Tensor) -> Tensor:
-        """Residual covariance K_XX - ΦᵀΦ (n, n) at standardised x, with a diagonal of at least `residual`."""
-        R = self.covar_module(x).to_dense() - phi.mT @ phi
-        # `residual` includes the nugget, or the unit prior of the public code. If it is smaller than the
-        # diagonal of R, that diagonal is kept, because R would not be positive definite otherwise.
-        R.diagonal().add_((residual - R.diagonal()).clamp(min=self.variational_strategy.jitter_val / 2))
-        return R

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from ich_mil import __version__
 from ich_mil.errors import ConfigError, ModelError
 from ich_mil.files import whole_file, write_json
-from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.calibration import Calibration, calibration_of_earlier_version
+from ich_mil.gp.settings import HeadSettings, of_earlier_version
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.model_files import read_json, read_tensors, record
 from ich_mil.settings import check_least
@@ -100,7 +100,13 @@ def load_head(
             kernel is missing, not needed, or of another kind.
     """
     path = folder / SETTINGS
-    about = record(_HeadFile, read_json(path, FORMAT), path)
+    content = read_json(path, FORMAT)
+    try:
+        content["settings"] = of_earlier_version(content["settings"])
+        content["calibration"] = calibration_of_earlier_version(content["calibration"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read ({error}); train again") from error
+    about = record(_HeadFile, content, path)
     width, n_inducing = about.n_features, about.n_inducing
     if n_features is not None and n_features != width:
         raise ModelError(

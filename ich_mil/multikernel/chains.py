@@ -55,7 +55,7 @@ class SamplerSettings:
         importance: N_imp, draws behind an estimate.
         prior_shape: of the Gamma prior of each θ_ch.
         prior_rate: likewise.
-        seed: of everything random.
+        random_state: seed of everything random.
     """
 
     method: Method = "pseudo_marginal"
@@ -66,7 +66,7 @@ class SamplerSettings:
     importance: int = 40
     prior_shape: float = 1.0
     prior_rate: float = 1.0
-    seed: int = 0
+    random_state: int = 0
 
     def __post_init__(self) -> None:
         for name, allowed in (
@@ -75,7 +75,7 @@ class SamplerSettings:
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        check_least(self, chains=2, burn_in=100, draws=10, importance=1, seed=0)
+        check_least(self, chains=2, burn_in=100, draws=10, importance=1, random_state=0)
         for name in ("prior_shape", "prior_rate"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")
@@ -107,7 +107,7 @@ class Chains:
         self.p = self.C * self.d
         self.marginal = Marginal(sources, labels, method=settings.method, importance=settings.importance)
         self.ancillary = Ancillary(sources, labels)
-        self.generator = torch.Generator(sources.device).manual_seed(settings.seed)
+        self.generator = torch.Generator(sources.device).manual_seed(settings.random_state)
         self.surrogate: Surrogate | None = None
         total = settings.burn_in + settings.draws
         kept = max(1, min(settings.draws, LATENTS // self.R))

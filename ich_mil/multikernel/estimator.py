@@ -65,7 +65,7 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
         prior_shape: of the Gamma prior of θ_ch.
         prior_rate: likewise.
         normalise: divide each kernel matrix by its mean diagonal, so that weights can be compared.
-        seed: of everything random.
+        random_state: seed of everything random.
         device: a torch device.
         checkpoint: a file that the chains are written to, and continued from if it is there.
 
@@ -90,14 +90,14 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
         prior_shape: float = 1.0,
         prior_rate: float = 1.0,
         normalise: bool = True,
-        seed: int = 0,
+        random_state: int = 0,
         device: str = "cpu",
         checkpoint: str | Path | None = None,
     ) -> None:
         self.kernels, self.method, self.proposal, self.chains = kernels, method, proposal, chains
         self.burn_in, self.draws, self.importance = burn_in, draws, importance
         self.prior_shape, self.prior_rate, self.normalise = prior_shape, prior_rate, normalise
-        self.seed, self.device, self.checkpoint = seed, device, checkpoint
+        self.random_state, self.device, self.checkpoint = random_state, device, checkpoint
 
     def _settings(self) -> SamplerSettings:
         return SamplerSettings(**{name: getattr(self, name) for name in SamplerSettings.__dataclass_fields__})
@@ -225,7 +225,7 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
         if len(set(rows.values())) > 1:
             raise DataError(f"sources have different numbers of scans: {rows}")
         cross, own = (torch.stack(parts) for parts in zip(*pairs, strict=True))
-        mean, std = predict(self._theta, self._f, self._S, cross, own, seed=self.seed)
+        mean, std = predict(self._theta, self._f, self._S, cross, own, seed=self.random_state)
         return (mean.cpu().numpy(), std.cpu().numpy()) if return_std else mean.cpu().numpy()
 
     def predict(self, sources: Sources) -> np.ndarray:
@@ -269,7 +269,10 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
             ModelError: the file is missing, damaged or of another kind; kernels are missing or others.
         """
         tensors, description = storage.read(Path(path), MODEL)
-        model = cls(**(description["parameters"] | {"device": "cpu", "kernels": kernels}))
+        parameters = description["parameters"] | {"device": "cpu", "kernels": kernels}
+        if "seed" in parameters:  # of an earlier version
+            parameters["random_state"] = parameters.pop("seed")
+        model = cls(**parameters)
         model._S, model._f, model._theta = (tensors[name] for name in ("S", "f", "theta"))
         model.log_theta_ = tensors["log_theta"].numpy()
         model.classes_ = np.array(description["classes"])

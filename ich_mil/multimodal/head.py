@@ -16,22 +16,23 @@ from torch.special import ndtr
 
 from ich_mil.data.features import FeatureSet
 from ich_mil.errors import ModelError
-from ich_mil.gp.calibration import Calibration
+from ich_mil.gp.calibration import Calibration, calibration_of_earlier_version
 from ich_mil.gp.counterfactual import scan_logits
+from ich_mil.gp.fit_calibration import FOLDS
 from ich_mil.gp.inference.folds import folds_of
-from ich_mil.gp.settings import HeadSettings
+from ich_mil.gp.settings import HeadSettings, of_earlier_version
 from ich_mil.model_files import record
 from ich_mil.multimodal.embedding import SentenceEmbedding
 from ich_mil.multimodal.modalities import Embed, Modalities
 from ich_mil.multimodal.scan_draws import ScanDraws, scan_draws
-from ich_mil.multimodal.settings import MultimodalSettings
+from ich_mil.multimodal.settings import MultimodalSettings, RunHeadSettings
 from ich_mil.multimodal.storage import Stored, read_pair, write_pair
 
 if TYPE_CHECKING:
     from ich_mil.multimodal.estimator import MultimodalMIL
 
 NAME, FORMAT = "head", "ich_mil.multimodal_head.1"
-KEPT_SETTINGS = ("calibration", "calibration_folds", "seed")
+KEPT_SETTINGS = ("calibration", "random_state")
 """Settings of `head` that apply to this family."""
 
 
@@ -69,7 +70,7 @@ class MultimodalHead:
     Attributes:
         model: the fitted model.
         modalities: its modalities.
-        settings: method and folds of the calibration, and the seed.
+        settings: calibration and random_state.
         own: settings of the model.
         calibration: calibration of scans and slices; None: not calibrated. Its `rule` has no meaning here.
         report_: history of the fit; absent after `load`.
@@ -119,7 +120,7 @@ class MultimodalHead:
 
         Args:
             learn: training scans with their extras.
-            settings: method and folds of the calibration, and the seed.
+            settings: calibration and random_state.
             own: settings of the model.
             watch: scans to calibrate on; None: held-out folds of `learn`, by patient.
             places: indices of the scans of `learn` to calibrate on, without `watch`; None: all.
@@ -139,9 +140,7 @@ class MultimodalHead:
             logits, labels = head.held_out_logits(learn, samples, device=device), learn.labels
             if places is not None:
                 logits, labels = logits[:, :, places], labels[places]
-        head.calibration = Calibration.fit(
-            logits[0], logits[1], labels, rule=Calibration.rule, method=settings.calibration
-        )
+        head.calibration = Calibration.fit(logits[0], logits[1], labels, rule=Calibration.rule)
         return head
 
     @classmethod
@@ -154,12 +153,14 @@ class MultimodalHead:
         device: torch.device | str | None,
     ) -> Self:
         """Without calibration."""
-        modalities = Modalities.fit(learn, text_features=own.text_features, seed=settings.seed, embed=embed)
+        modalities = Modalities.fit(
+            learn, text_features=own.text_features, seed=settings.random_state, embed=embed
+        )
         parameters = asdict(own)
         del parameters["text_features"]
         from ich_mil.multimodal.estimator import MultimodalMIL  # imports scikit-learn
 
-        model = MultimodalMIL(**parameters, random_state=settings.seed, device=device)
+        model = MultimodalMIL(**parameters, random_state=settings.random_state, device=device)
         model.fit(*modalities.bags(learn), learn.labels)
         head = cls(model, modalities, settings, own)
         head.report_ = MultimodalReport.of(model, modalities.kinds)
@@ -169,9 +170,7 @@ class MultimodalHead:
         self, learn: FeatureSet, samples: int, *, device: torch.device | str | None = None
     ) -> Tensor:
         """`scan_logits` (2, L, B) of the training scans, each by a head fitted to the other folds."""
-        folds = folds_of(
-            learn.labels, learn.patients, folds=self.settings.calibration_folds, seed=self.settings.seed
-        )
+        folds = folds_of(learn.labels, learn.patients, folds=FOLDS, seed=self.settings.random_state)
         embed = self.modalities.embed
         given = None if isinstance(embed, SentenceEmbedding) else embed
         found = torch.empty(2, samples, learn.n_scans, dtype=torch.float64)
@@ -247,6 +246,7 @@ class MultimodalHead:
                 embed = SentenceEmbedding(tuple(about["words"]), idf, axes)
             if about["sentences"] and embed is None:
                 raise ModelError(f"{path}: was fitted with a function of sentences; load it with embed=")
+            calibration = calibration_of_earlier_version(about["calibration"])
             head = cls(
                 MultimodalMIL.of_stored(stored, path),
                 Modalities(
@@ -254,9 +254,9 @@ class MultimodalHead:
                     tuple(about["covariates"]),
                     tensors["fill"].numpy(),
                 ),
-                record(HeadSettings, {"family": "multimodal"} | about["head"], path),
+                record(RunHeadSettings, {"family": "multimodal"} | of_earlier_version(about["head"]), path),
                 record(MultimodalSettings, about["own"], path),
-                about["calibration"] and record(Calibration, about["calibration"], path),
+                None if calibration is None else record(Calibration, calibration, path),
             )
             filled = [len(one.mean) for one in head.model.scalings_[1:]][-1:] if about["covariates"] else [0]
             if len(head.model.scalings_) != len(head.modalities.kinds) or [len(tensors["fill"])] != filled:

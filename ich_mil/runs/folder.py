@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from ich_mil.config import OF_PREDICTION, REMOVED, RunConfig
 from ich_mil.errors import ConfigError, ModelError
 from ich_mil.files import remove_leftovers
+from ich_mil.gp.settings import of_earlier_version
 from ich_mil.model_files import check_regular, read_json
 from ich_mil.settings import build, drop_removed
 
@@ -108,8 +109,9 @@ def read_run(folder: Path) -> dict[str, Any]:
     try:
         free = REMOVED.keys() - {*OF_PREDICTION}
         drop_removed(about.get("config"), REMOVED, RunConfig, any_value=free)
+        about["config"]["head"] = of_earlier_version(about["config"]["head"])
         return about | {"config": build(RunFile, about).config.as_dict()}
-    except ValueError as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{path}: cannot be read ({error}); train again") from error
 
 

@@ -12,7 +12,7 @@ from ich_mil.encoders.frozen import load_cnn
 from ich_mil.errors import ModelError
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
 from ich_mil.files import digest, write_json
-from ich_mil.gp.calibration import Calibration
+from ich_mil.gp.calibration import Calibration, calibration_of_earlier_version
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.storage import load_head, save_head
 from ich_mil.model_files import read_json, record
@@ -29,11 +29,6 @@ FAMILIES = {
     "large_margin": "LM-VGPMIL",
     "probit": "MIL-GP-Probit",
     "gibbs": "MIL-GP-Probit, sampled",
-}
-CALIBRATIONS = {
-    "platt": "Platt scaling",
-    "temperature": "temperature scaling",
-    "isotonic": "isotonic regression",
 }
 
 
@@ -53,7 +48,7 @@ def _calibration(calibration: Calibration | None, site: dict[str, Any] | None, o
     if calibration is None:
         return ""
     if site is None:
-        return f"{CALIBRATIONS[calibration.method]}{of} on held-out scans"
+        return f"Platt scaling{of} on held-out scans"
     scans = f"{site['scans']} labelled scans of the site, {site['positive']} of them positive"
     return f"sigmoid, its intercept fitted to {scans}"
 
@@ -145,7 +140,12 @@ def _load_ensemble(folder: Path, about: dict[str, Any]) -> TrainedModel:
         raise ModelError(
             f"{folder}: its training is not finished, {path.name} is not there; go on with --resume"
         )
-    calibration = record(_EnsembleFile, read_json(path, ENSEMBLE_FORMAT), path).calibration
+    content = read_json(path, ENSEMBLE_FORMAT)
+    try:
+        content["calibration"] = calibration_of_earlier_version(content["calibration"])
+    except (AttributeError, KeyError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read ({error}); train again") from error
+    calibration = record(_EnsembleFile, content, path).calibration
     members = tuple(ensemble_member(model) for model in models)
     for one in members:
         final = one.calibration(calibration)

@@ -40,17 +40,16 @@ def fit_to(
         bias=preset.bias,
         lengthscale_squared=settings.lengthscale_squared or preset.length_per_feature * learn.x.shape[1],
     )
-    held = None if watch is None else (watch.x, watch.offsets, watch.labels, watch.positions_mm)
+    held = None if watch is None else (watch.x, watch.offsets, watch.labels)
     calibrates = None
     if mixed:
         calibrates = torch.zeros(learn.n_scans, dtype=torch.bool)
         calibrates[calibrating(learn.offsets, learn.labels)] = True
     try:
-        return Head(**vars(settings)).fit(
+        return Head(settings).fit(
             learn.x.to(device()),
             learn.offsets,
             learn.labels,
-            positions=learn.positions_mm,
             validation=held,
             groups=learn.patients,
             calibrates=calibrates,

@@ -149,7 +149,7 @@ def calibration(proposal: Proposal, sets: int) -> list[object]:
     else:
         kept = []
         for k in range(sets):
-            chains = Chains(S, labels[k], SamplerSettings(chains=4, burn_in=500, draws=400, seed=k))
+            chains = Chains(S, labels[k], SamplerSettings(chains=4, burn_in=500, draws=400, random_state=k))
             chains.run()
             kept.append(chains.log_theta[:, 15::16].flatten(0, 1)[:RANKS])
             sampled_ess.append(float(bulk_ess(chains.log_theta.flatten(2)).min()))

@@ -167,7 +167,7 @@ class ProtocolConfig(BaseModel):
     def head(self, name: str, n_inducing: int, *, seed: int) -> HeadSettings:
         """Settings of a head. `ValueError` if the protocol gives it an unknown setting."""
         try:
-            return HeadSettings(**self.heads[name], n_inducing=n_inducing, seed=seed)
+            return HeadSettings(**self.heads[name], n_inducing=n_inducing, random_state=seed)
         except TypeError as error:
             raise ValueError(f"head {name!r}: {error}") from error
 

@@ -21,7 +21,7 @@ from ich_mil.data.views import Views
 from ich_mil.errors import ConfigError, ModelError
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.counterfactual import Counterfactuals, counterfactuals
-from ich_mil.gp.settings import HeadSettings
+from ich_mil.multimodal.settings import RunHeadSettings
 from ich_mil.runs.predictions import DIGITS
 from ich_mil.runs.storage import load_model, samples_each
 from ich_mil.training.set_settings import SetSettings
@@ -60,7 +60,7 @@ def config_of(tables, out, *, validation=0.3):
         train=SetSettings("features", str(tables / "a{member}.csv")),
         external=SetSettings("features", str(tables / "b{member}.csv")),
         split=SplitSettings(validation=validation),
-        head=HeadSettings(**HEAD, seed=2),
+        head=RunHeadSettings(**HEAD, random_state=2),
         members=3,
         samples=SAMPLES,
         bootstrap=20,
@@ -90,7 +90,7 @@ def members_of(trained, views):
 def test_members_differ_in_their_seeds_and_tables_and_share_a_split(trained, tables):
     configs = [yaml.safe_load((trained / f"member_{k}" / "config.yaml").read_text()) for k in range(3)]
     assert [one["seed"] for one in configs] == [5, 6, 7]
-    assert [one["head"]["seed"] for one in configs] == [2, 3, 4]
+    assert [one["head"]["random_state"] for one in configs] == [2, 3, 4]
     assert [one["train"]["root"] for one in configs] == [str(tables / f"a{k}.csv") for k in range(3)]
     splits = [
         load_splits(folder / "splits.csv")[["scan", "split"]]

@@ -64,7 +64,7 @@ def test_the_table_is_that_of_single_fits_and_a_killed_grid_completes_it(place, 
     splits = StratifiedKFold(3, shuffle=True, random_state=5).split(features.scans, features.labels)
     train, held = list(splits)[1]
     part, out = (features.select([features.scans[b] for b in chosen]) for chosen in (train, held))
-    model, report = fitted(part, n_inducing=8, beta=4.0, seed=5)
+    model, report = fitted(part, n_inducing=8, beta=4.0, random_state=5)
     chosen = (table.n_inducing == 8) & (table.beta == 4.0) & (table.seed == 5) & (table.fold == 1)
     (row,) = table[chosen].to_dict("records")
     for name, one in (("held", out), ("external", other)):
@@ -121,7 +121,7 @@ def test_with_folds_0_it_trains_on_everything(place, words):
     assert len(table) == 4
     assert not [name for name in table if name.startswith("held_")]
     features, other = (read_feature_table(place / f"{name}.csv") for name in ("train", "other"))
-    model, _ = fitted(features, n_inducing=6, beta=1.0, seed=1)
+    model, _ = fitted(features, n_inducing=6, beta=1.0, random_state=1)
     scans = [
         float(z.max())
         for z in mean_logits([model], Bags(other.x, other.offsets))[0].split(other.offsets.diff().tolist())
@@ -135,7 +135,7 @@ def test_with_folds_0_it_trains_on_everything(place, words):
     [
         ({"grid": {"alpha": [0.0]}}, "alpha"),
         ({"grid": {"colour": [1]}}, "grid names 'colour'"),
-        ({"head": {"density": "gamma", "seed": 3}}, "head.seed is 3"),
+        ({"head": {"density": "gamma", "random_state": 3}}, "head.random_state is 3"),
         ({"grid": {"alpha": []}}, "grid needs at least one setting"),
         ({"grid": {"alpha": [1.0]}, "head": {}}, "grid names 'alpha'"),
         ({"grid": {"alpha": [1, 2.0, 1.0]}}, "grid: alpha has 1.0 twice"),

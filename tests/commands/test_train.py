@@ -24,7 +24,7 @@ from ich_mil.encoders.settings import CnnSettings, EncoderSettings
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.gp.calibration import platt
-from ich_mil.gp.settings import HeadSettings
+from ich_mil.multimodal.settings import RunHeadSettings
 from ich_mil.training.set_settings import SetSettings
 from ich_mil.training.settings import TrainingSettings
 from tests import phantoms
@@ -33,7 +33,7 @@ from tests.feature_table import write_features
 WINDOWS = [[50.0, 100.0], [40.0, 400.0]]
 ENCODER = EncoderSettings(size=32, channels=WINDOWS)
 CNN = CnnSettings(features=8)
-HEAD = HeadSettings(n_inducing=8, sweeps=2, variance=0.5, bias=0.0, lengthscale_squared=48.0)
+HEAD = RunHeadSettings(n_inducing=8, sweeps=2, variance=0.5, bias=0.0, lengthscale_squared=48.0)
 
 
 class ReachedError(Exception):
@@ -216,7 +216,7 @@ def test_settings_that_cannot_be_used_are_refused_before_scans_are_prepared(
 
 def test_a_kernel_that_cannot_be_used_is_refused_before_scans_are_prepared(config, of_table, tmp_path):
     for run in (config, of_table):
-        run = replace(run, head=HeadSettings(kernel="RBF"), prepared=tmp_path / "prepared")
+        run = replace(run, head=RunHeadSettings(kernel="RBF"), prepared=tmp_path / "prepared")
         with pytest.raises(ConfigError, match="has no kernel 'RBF'"):
             train(run, resume=False)
         assert not run.out.exists()
@@ -232,7 +232,7 @@ def test_too_few_scans_are_refused_before_a_run_begins(of_table, tmp_path, scans
     with pytest.raises(DataError, match=message):
         train(replace(of_table, split=SplitSettings(validation)), resume=False)
     assert not of_table.out.exists()
-    uncalibrated = HeadSettings(calibration="none", n_inducing=4)
+    uncalibrated = RunHeadSettings(calibration="none", n_inducing=4)
     train(replace(of_table, split=SplitSettings(0.0), head=uncalibrated), resume=False)
 
 

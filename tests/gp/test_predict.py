@@ -94,7 +94,7 @@ def test_the_residual_root_of_equal_slices_is_finite(head, new):
 def test_a_kernel_that_is_none_of_several_features_is_told(new):
     """cos(π ‖x - x'‖ / p) is positive definite for one feature only; few inducing points hide it."""
     model = fit(Bags(*scans()), HeadSettings(kernel="CosineKernel", n_inducing=2, sweeps=2))[0]
-    with pytest.raises(DataError, match=r"slices of a scan cannot be factorised, .* take a larger jitter"):
+    with pytest.raises(DataError, match=r"slices of a scan cannot be factorised, .* take a kernel"):
         predict(model, new, samples=2)
 
 

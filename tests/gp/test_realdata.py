@@ -37,10 +37,9 @@ def test_the_bound_never_falls_on_real_slices(rsna, length):
     assert all(after >= before - 1e-9 * abs(before) for before, after in pairwise(elbo))
 
 
-def test_a_student_tail_runs_away_on_real_slices(rsna):
-    settings = HeadSettings(
-        density="gamma", alpha=1.0, beta=4.0, logistic_tail=False, lengthscale_squared=8.0
-    )
+def test_a_student_tail_runs_away_on_real_slices(rsna, preset):
+    preset(logistic_tail=False)
+    settings = HeadSettings(density="gamma", alpha=1.0, beta=4.0, lengthscale_squared=8.0)
     with pytest.warns(UserWarning, match="has run away"):
         model, report = fit(Bags(rsna.x, rsna.offsets, rsna.labels), settings)
     assert report.stopped == "diverged"

@@ -141,7 +141,7 @@ def test_a_run_that_stops_goes_on_to_the_bit(problem, method):
 
 
 def test_a_seed_decides_everything(problem):
-    runs = [Chains(*problem, replace(FAST, seed=seed)) for seed in (0, 0, 1)]
+    runs = [Chains(*problem, replace(FAST, random_state=seed)) for seed in (0, 0, 1)]
     for run in runs:
         run.run()
     assert torch.equal(runs[0].log_theta, runs[1].log_theta)

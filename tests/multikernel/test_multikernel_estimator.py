@@ -101,7 +101,7 @@ def test_a_data_frame_a_tensor_and_a_list_work(data):
 
 def test_the_same_seed_gives_the_same_numbers_and_clone_works(data):
     sources, y = data
-    a, b = fitted(sources=sources, y=y, seed=3), fitted(sources=sources, y=y, seed=3)
+    a, b = fitted(sources=sources, y=y, random_state=3), fitted(sources=sources, y=y, random_state=3)
     np.testing.assert_array_equal(a.predict_proba(sources), b.predict_proba(sources))
     assert clone(a).get_params() == a.get_params()
 
@@ -162,7 +162,7 @@ def test_a_checkpoint_is_continued_and_belongs_to_its_data(data, tmp_path, monke
     np.testing.assert_array_equal(again.log_theta_, whole.log_theta_)
     np.testing.assert_array_equal(again.predict_proba(sources), whole.predict_proba(sources))
     with pytest.raises(ConfigError, match=r"chains\.safetensors"):
-        fitted(sources=sources, y=y, checkpoint=path, seed=9)
+        fitted(sources=sources, y=y, checkpoint=path, random_state=9)
     with pytest.raises(ConfigError, match=r"chains\.safetensors"):
         fitted(sources=sources, y=np.roll(y, 1), checkpoint=path)
 

@@ -10,9 +10,8 @@ from torch.special import ndtr
 from ich_mil.data.features import bare_features
 from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.encoders.slice_encoders import EncoderSettings
-from ich_mil.gp.settings import HeadSettings
 from ich_mil.multimodal.head import MultimodalHead
-from ich_mil.multimodal.settings import MultimodalSettings
+from ich_mil.multimodal.settings import MultimodalSettings, RunHeadSettings
 from ich_mil.report import heatmap
 from ich_mil.report.heatmap import evidence_draws, slice_maps
 
@@ -32,7 +31,7 @@ def fitted():
     scans = bare_features(x.numpy(), np.full(8, 6), names, np.repeat([0, 1], 4), list(map(str, range(48))))
     head = MultimodalHead.fit(
         scans,
-        HeadSettings(family="multimodal", calibration="none"),
+        RunHeadSettings(family="multimodal", calibration="none"),
         replace(MultimodalSettings(), restarts=1, tolerance=1e-3),
     )
     return cnn, head, pictures, x

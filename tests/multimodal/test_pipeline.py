@@ -22,9 +22,8 @@ from ich_mil.errors import DataError, ModelError
 from ich_mil.files import write_text
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.counterfactual import counterfactuals, scan_logits
-from ich_mil.gp.settings import HeadSettings
 from ich_mil.multimodal.head import MultimodalHead
-from ich_mil.multimodal.settings import MultimodalSettings
+from ich_mil.multimodal.settings import MultimodalSettings, RunHeadSettings
 from ich_mil.report.words import ranking
 from ich_mil.runs.copying import copy_run
 from ich_mil.runs.predictions import read_results
@@ -170,7 +169,7 @@ def lengths(sentences: Sequence[str]) -> np.ndarray:
 
 def test_any_function_of_sentences_embeds_them(features, tmp_path):
     own = MultimodalSettings(restarts=1, tolerance=1e-3)
-    settings = HeadSettings(family="multimodal", calibration="none")
+    settings = RunHeadSettings(family="multimodal", calibration="none")
     head = MultimodalHead.fit(features, settings, own, embed=lengths)
     head.save(tmp_path)
     with pytest.raises(ModelError, match="embed="):
@@ -185,7 +184,7 @@ def test_any_function_of_sentences_embeds_them(features, tmp_path):
 
 def test_a_stored_head_that_cannot_be_used_is_refused(features, tmp_path):
     own = MultimodalSettings(restarts=1, tolerance=1e-3)
-    settings = HeadSettings(family="multimodal", calibration="none")
+    settings = RunHeadSettings(family="multimodal", calibration="none")
     MultimodalHead.fit(features, settings, own, embed=lengths).save(tmp_path)
     path, tensors = tmp_path / "head.json", tmp_path / "head.safetensors"
     about, state = json.loads(path.read_text()), load_file(tensors)
@@ -250,7 +249,11 @@ def test_a_run_does_not_go_on_where_requests_have_changed(config, run):
 
 
 def test_an_ensemble_of_multimodal_heads(config, tmp_path, features):
-    two = replace(config, members=2, out=tmp_path / "two", head=replace(config.head, calibration_folds=2))
+    two = replace(
+        config,
+        members=2,
+        out=tmp_path / "two",
+    )
     train_ensemble(two, resume=False)
     model = load_model(two.out)
     views = Views.of([features, features])

@@ -42,7 +42,7 @@ def whole(tmp_path_factory):
     bags = Bags(torch.randn(40, 8, generator=generator), torch.arange(0, 41, 4), torch.arange(10) % 2)
     settings = HeadSettings(n_inducing=4, sweeps=1, variance=0.5, bias=0, lengthscale_squared=8)
     head, _ = fit(bags, settings)
-    head.calibration = Calibration("max", "platt", 1.5, -0.5)
+    head.calibration = Calibration("max", 1.5, -0.5)
     config = RunConfig(folder, SetSettings("rsna", "r"))
     about = {
         "format": RUN_FORMAT,
@@ -64,7 +64,7 @@ def whole(tmp_path_factory):
     both = folder.with_name("both")
     shutil.copytree(folder, both / "member_0")
     write_json(both / "run.json", about | {"members": ["member_0"]})
-    write_ensemble(Calibration("max", "platt", 2.0, 0.0), both)
+    write_ensemble(Calibration("max", 2.0, 0.0), both)
     return folder
 
 

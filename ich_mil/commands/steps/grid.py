@@ -35,7 +35,6 @@ from ich_mil.gp.fit import Job, fit_many
 from ich_mil.gp.inference.folds import Fold, folds_of
 from ich_mil.gp.predict import mean_logits
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.smoothing import make_smoother
 from ich_mil.gp.sparse_gp import check_kernel, make_kernel
 from ich_mil.progress import progress, say
 from ich_mil.ranks import device
@@ -50,7 +49,7 @@ def grid(config: GridConfig) -> pd.DataFrame:
 
     Raises:
         ConfigError: the folder holds results of other settings or data, or a kernel cannot be used.
-        DataError: features that cannot be used, smoothed or divided into folds; an external set with patients
+        DataError: features that cannot be used or divided into folds; an external set with patients
             of the training set or another number of features; a folder that another process is writing.
     """
     features = read_feature_table(config.train.path, config.train.columns)
@@ -66,7 +65,6 @@ def grid(config: GridConfig) -> pd.DataFrame:
     for cell in config.cells():
         head = replace(config.head, **cell)
         check_kernel(make_kernel(head, width), torch.zeros(2, width, dtype=torch.float64))
-        make_smoother(head, bags_of(features), str(config.train.path))
     with named(config.train.path):
         keys, jobs = _jobs(config, features)
     data = digest(*(part for table in tables for part in contents(table)))
@@ -95,7 +93,7 @@ def _fill(
     todo = [jobs[place] for place in left]
     parts: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, job in enumerate(todo):  # k-means is computed once for each part
-        parts[job.train, job.settings.n_inducing, job.settings.seed].append(place)
+        parts[job.train, job.settings.n_inducing, job.settings.random_state].append(place)
     # one process saturates a GPU
     processes = 1 if device().type == "cuda" else min(config.jobs or cpu_count(), max(len(parts), 1))
     work = Parallel(n_jobs=processes, return_as="generator_unordered")(
@@ -132,7 +130,7 @@ def _jobs(config: GridConfig, features: FeatureSet) -> tuple[list[dict[str, Any]
         for fold, (train, _) in enumerate(folds):
             for cell in config.cells():
                 keys.append(cell | {"seed": seed, "fold": fold})
-                jobs.append(Job(replace(config.head, **cell, seed=seed), train))
+                jobs.append(Job(replace(config.head, **cell, random_state=seed), train))
     return keys, jobs
 
 

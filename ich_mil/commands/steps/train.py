@@ -54,13 +54,12 @@ from ich_mil.errors import ConfigError, DataError, named
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
 from ich_mil.files import alone, digest, write_json, write_text
+from ich_mil.gp.fit_calibration import FOLDS
 from ich_mil.gp.inference.folds import folds_of
-from ich_mil.gp.smoothing import make_smoother
 from ich_mil.gp.sparse_gp import check_kernel, make_kernel
 from ich_mil.progress import say
 from ich_mil.ranks import Ranks, device, these_ranks
 from ich_mil.runs.folder import RUN_FORMAT, read_run
-from ich_mil.runs.model import bags_of
 from ich_mil.runs.resume import check_folder
 from ich_mil.runs.storage import load_model
 from ich_mil.runs.training_sets import (
@@ -145,13 +144,11 @@ def check_config(config: RunConfig) -> None:
 
 
 def _check_head(config: RunConfig, features: FeatureSet | None) -> None:
-    """Check kernel and smoother of the head before the run starts and a CNN is trained."""
+    """Check the kernel of the head before the run starts and a CNN is trained."""
     if config.head.family == "multimodal":
         return
     width = config.cnn.features if features is None else features.x.shape[1]
     check_kernel(make_kernel(config.head, width), torch.zeros(2, width, dtype=torch.float64))
-    if features is not None:
-        make_smoother(config.head, bags_of(features), str(config.train.path))
 
 
 def _check_stopping(config: RunConfig, validation: bool) -> None:
@@ -215,9 +212,9 @@ def _divide(config: RunConfig, scans: pd.DataFrame) -> pd.DataFrame:
             splits = draw_splits(scans, **shares, seed=config.seed)
     if not (splits.split == "validation").any() and config.head.calibration != "none":
         learn = splits[splits.split == "train"]
-        labels, folds = torch.tensor(learn.label.tolist()), config.head.calibration_folds
+        labels = torch.tensor(learn.label.tolist())
         with named(config.train.path):  # raises before anything is written if calibration is impossible
-            folds_of(labels, learn.patient.tolist(), folds=folds, seed=config.head.seed)
+            folds_of(labels, learn.patient.tolist(), folds=FOLDS, seed=config.head.random_state)
     return splits
 
 
@@ -297,7 +294,7 @@ def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, rank
     calibrates = watch or whole
     if sigmoid := CnnSigmoid.fit(calibrates.cnn_scan, calibrates.labels):
         sigmoid.save(config.out / CNN_SIGMOID)
-    if likeness := Likeness.fit(whole, seed=config.head.seed):
+    if likeness := Likeness.fit(whole, seed=config.head.random_state):
         likeness.save(config.out)
     if unseen := unseen_by_network(features, splits, config):
         write_reference(features.select(unseen), config.out)

@@ -4,8 +4,7 @@ In: raw scan logits of the site, (L, B) posterior samples or (B,), with labels a
 calibration of the model. Out: a recalibrated `Calibration`, and its effect on scans it was not fitted to.
 
 A new intercept corrects for another prevalence (Saerens et al. 2002); the slope is kept. It is fitted to
-Platt's smoothed targets. An isotonic calibration loses its knots and becomes a sigmoid with its own slope.
-The calibration of slices is kept: a site has no slice labels.
+Platt's smoothed targets. The calibration of slices is kept: a site has no slice labels.
 
 Shapes: B scans, L samples.
 """
@@ -56,7 +55,7 @@ def fit_intercept(logits: Tensor, labels: Tensor, *, slope: float) -> float:
 def refit_intercept(logits: Tensor, labels: Tensor, calibration: Calibration) -> Calibration:
     """Sigmoid with the slope of `calibration` and an intercept refitted to labelled scans."""
     intercept = fit_intercept(logits, labels, slope=calibration.slope)
-    return replace(calibration, method="platt", intercept=intercept, knots=())
+    return replace(calibration, intercept=intercept)
 
 
 def labelled_logits(

@@ -35,6 +35,9 @@ RUNAWAY = 50.0
 """Largest |μ| of an unbounded model before its fit counts as diverged. sigmoid(f) rounds to 1 in float64
 from f = 37."""
 
+PATIENCE = 10
+"""A fit stops after this many sweeps without a lower loss on the validation scans."""
+
 COLLAPSED = 1e-3
 """A fit whose largest |μ| is below this value has collapsed to the prior mean."""
 
@@ -60,7 +63,7 @@ class Watched(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """Stopping criteria, and how scans are scored: the settings of the same names in `HeadSettings`."""
+    """Stopping criteria, and how scans are scored."""
 
     sweeps: int
     patience: int
@@ -245,9 +248,9 @@ def ascend(
             ):
                 going.append(i)
             elif trace.stopped == "diverged":
-                hint = "a logistic tail keeps it from that (head.logistic_tail)"
+                hint = "the logistic tail of the preset 'default' keeps it from that"
                 if largest <= COLLAPSED:
-                    hint = f"{LONGER}, and labels weigh more with a larger H, if it has one (head.log_h)"
+                    hint = LONGER
                 warnings.warn(f"{trace.message}; {hint}", stacklevel=4)
         if len(going) == len(alive):
             continue

@@ -45,6 +45,9 @@ from ich_mil.kernels.segments import bag_max
 
 LogRatio = Callable[[Tensor, Tensor], Tensor]
 
+CHAINS, BURN_IN, DRAWS = 4, 500, 500
+"""Number of chains, and of discarded and of kept draws of each."""
+
 R_HAT_LIMIT = 1.05
 """R-hat above this value counts as lack of convergence."""
 
@@ -222,8 +225,8 @@ def _report(
         warnings.warn(f"{message}; {LONGER}", stacklevel=4)
     elif not worst <= R_HAT_LIMIT:
         warnings.warn(
-            f"the chains of the Gibbs sampler disagree ({message}); take more draws and a longer burn-in "
-            "(head.draws, head.burn_in)",
+            f"the chains of the Gibbs sampler disagree ({message}); use family probit, "
+            "which approximates the same posterior",
             stacklevel=4,  # attribute it to the caller of `sample_posterior`, outside its decorator
         )
     return FitReport(
@@ -255,13 +258,12 @@ def sample_posterior(
         UserWarning: R-hat of a monitored slice is above `R_HAT_LIMIT`, or the chains have collapsed to the
             prior mean.
     """
-    settings, (n, m) = model.settings, projection.shape
-    chains, sweeps = settings.chains, settings.burn_in + settings.draws
+    n, m = projection.shape
     like = projection.residual
-    generator = torch.Generator(like.device).manual_seed(settings.seed)
+    generator = torch.Generator(like.device).manual_seed(model.settings.random_state)
 
     def normal() -> Tensor:
-        return torch.randn(chains, m, generator=generator, dtype=like.dtype, device=like.device)
+        return torch.randn(CHAINS, m, generator=generator, dtype=like.dtype, device=like.device)
 
     root = Weights.solve(*projection.gram(like.new_ones(1, n), like.new_zeros(1, n))).root[0]
     S = root.mT @ root  # A⁻¹
@@ -274,21 +276,20 @@ def sample_posterior(
         return log_evidence(mode_mu + mu, labels, turns.bags) + prior + v.square().sum(1) / 2
 
     mu = projection.push(normal())
-    kept, centres = (like.new_empty(chains, settings.draws, m) for _ in range(2))
+    kept, centres = (like.new_empty(CHAINS, DRAWS, m) for _ in range(2))
     largest = []
-    for sweep in range(sweeps):
+    for sweep in range(BURN_IN + DRAWS):
         margins = draw_margins(mu, labels, turns, generator)
         w, centre = draw_weights(projection.pull(margins), root, generator)
         # w = mode + v W, so v ~ N(0, I) under the Gaussian approximation
         v = torch.linalg.solve_triangular(W, w - mode, upper=False, left=False)
         other = normal()
-        v_mu, other_mu = projection.push(torch.cat([v, other]) @ W).split(chains)
+        v_mu, other_mu = projection.push(torch.cat([v, other]) @ W).split(CHAINS)
         v, v_mu = elliptical_move(v, v_mu, other, other_mu, generator, log_ratio)
         w, mu = mode + v @ W, mode_mu + v_mu
         largest.append(float(mu.abs().max()))
-        if sweep >= settings.burn_in:
-            kept[:, sweep - settings.burn_in] = w
-            centres[:, sweep - settings.burn_in] = centre
+        if sweep >= BURN_IN:
+            kept[:, sweep - BURN_IN], centres[:, sweep - BURN_IN] = w, centre
 
     model.draws = kept.flatten(0, 1)
     flat = centres.flatten(0, 1)

@@ -23,7 +23,6 @@ from ich_mil.errors import ConfigError
 from ich_mil.gp.inference.objective import KernelObjective
 from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.observations.densities import Density
-from ich_mil.gp.smoothing import Smoother
 from ich_mil.gp.sparse_gp import SparseGP
 
 EVALUATIONS = 8
@@ -48,8 +47,6 @@ def learn_hyperparameters(
     weights: Weights,
     target: Tensor,
     density: Density,
-    *,
-    smoother: Smoother | None = None,
 ) -> Weights:
     """Maximise J (Eq. 29) over the hyperparameters of the kernel, in place.
 
@@ -64,17 +61,15 @@ def learn_hyperparameters(
         weights: q(w), one replicate, under the present kernel.
         target: (N,) π - ½.
         density: ψ.
-        smoother: smoother of the scans of x; its width is not learned.
 
     Returns:
         The optimal q(w) under the new kernel for the Θ of the old q(w); `weights` if the head is unchanged.
 
     Raises:
-        ConfigError: the kernel has no parameters to learn, or has a prior; or log Z is enabled with a kernel
-            other than RBF on all features.
+        ConfigError: the kernel has no parameters to learn, or has a prior.
     """
     variables = _variables(model)
-    objective = KernelObjective(model, x, rows, target, density, smoother=smoother)
+    objective = KernelObjective(model, x, rows, target, density)
     before, theta = objective.evaluate(objective.projection(), weights)
     old = [variable.detach().clone() for variable, _ in variables]
 

@@ -102,6 +102,6 @@ def place_points(train: Bags, settings: HeadSettings) -> Points:
     check_both_labels(train, "training scans")
     mean, std = standardisation(x)
     inducing = choose_inducing(
-        x, offsets, labels, mean=mean, std=std, n_inducing=settings.n_inducing, seed=settings.seed
+        x, offsets, labels, mean=mean, std=std, n_inducing=settings.n_inducing, seed=settings.random_state
     )
     return Points(inducing, mean, std)

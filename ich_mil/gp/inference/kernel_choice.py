@@ -20,7 +20,7 @@ from torch.nn.functional import softplus
 from ich_mil.errors import DataError
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import platt, smoothed_targets
-from ich_mil.gp.fit_calibration import fit_with_folds
+from ich_mil.gp.fit_calibration import FOLDS, fit_with_folds
 from ich_mil.gp.inference.folds import Fold, folds_of
 from ich_mil.gp.inference.inducing import place_points
 from ich_mil.gp.observations.densities import Density
@@ -48,7 +48,7 @@ def choose_kernel(
     """Fill in variance, bias and ℓ of the settings where they are None.
 
     The values of the preset are used if the kernel is learned, if the posterior is sampled, if the preset is
-    not `default`, or if there are too few bags or patients of a label for `calibration_folds` folds.
+    not `default`, or if there are too few bags or patients of a label for `FOLDS` folds.
 
     Args:
         train: training bags.
@@ -62,9 +62,9 @@ def choose_kernel(
     candidates = list(dict.fromkeys(_candidates(settings, train.x)))
     if len(candidates) == 1 or settings.learn != "nothing" or settings.family == "gibbs":
         return candidates[0]
-    chosen, keys = _some(train, patients, seed=settings.seed)
+    chosen, keys = _some(train, patients, seed=settings.random_state)
     try:
-        folds = folds_of(chosen.truth, keys, folds=settings.calibration_folds, seed=settings.seed)
+        folds = folds_of(chosen.truth, keys, folds=FOLDS, seed=settings.random_state)
     except DataError:
         return candidates[0]
     losses = _held_out_losses(chosen, candidates, folds, density)  # (C, B)

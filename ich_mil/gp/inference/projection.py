@@ -4,9 +4,7 @@ In: a head and its slices, in any float precision and any order of rows. Out: bl
 sums over slices Φ Θ Φᵀ, Φ r and moments μ, σ².
 
 A Φ of up to `STORE_BYTES` is stored. The blocks of a larger Φ are computed again in each pass, so that memory
-does not grow with N · M; on a GPU `ich_mil.kernels.rbf_gram` then computes the sums of an RBF kernel. With
-smoothing along z, Φ is Φ~ (`ich_mil.gp.smoothing`) and is always stored, because a block holds slices of many
-scans and each slice would need the whole of its scan again.
+does not grow with N · M; on a GPU `ich_mil.kernels.rbf_gram` then computes the sums of an RBF kernel.
 
 For a smooth kernel, Φ is close to rank-deficient: with ℓ = 16 D the slices have no component in some 40 of
 100 directions on the RSNA features. `compress` keeps the other directions, an orthonormal basis Q (M, r).
@@ -22,7 +20,6 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 from torch import Tensor
 
-from ich_mil.gp.smoothing import Smoother, blocks_of
 from ich_mil.gp.sparse_gp import SparseGP, identity
 from ich_mil.kernels.rbf_gram import RBF, gram_of, moments_of, rbf_gram
 
@@ -64,7 +61,6 @@ class Projection:
         dtype: torch.dtype = torch.float64,
         basis: Tensor | None = None,
         compress: bool = False,
-        smoother: Smoother | None = None,
     ) -> None:
         """Compute the residual and Φ, and store Φ if it is small.
 
@@ -75,7 +71,6 @@ class Projection:
             dtype: dtype of the blocks; Φ is computed in float64.
             basis: `basis` of another projection of the same model, whose q(w) will be used here.
             compress: drop the directions in which these slices have no component.
-            smoother: smoother of the scans of `x`.
         """
         self.model, self.dtype, self.basis = model, dtype, basis
         self._x, self._rows = x, None if rows is None else rows.to(x.device)
@@ -84,10 +79,10 @@ class Projection:
         self.shape = (n, m)
         self.residual = self._root.new_empty(n)
         self._stored: Tensor | None = None
-        if smoother is not None or n * m * dtype.itemsize <= STORE_BYTES:
+        if n * m * dtype.itemsize <= STORE_BYTES:
             self._stored = torch.empty(n, m, dtype=dtype, device=self._root.device)
         gram = self.residual.new_zeros(m, m)
-        for part, phi, residual in self._plain() if smoother is None else self._smoothed(smoother):
+        for part, phi, residual in self._plain():
             self.residual[part] = residual
             if compress:
                 gram.addmm_(phi.mT, phi)
@@ -126,14 +121,6 @@ class Projection:
         """Iterate over blocks: rows, Φᵀ and residual."""
         for part in self._parts(4):
             yield part, *self._compute(part)
-
-    def _smoothed(self, smoother: Smoother) -> Iterator[tuple[slice | Tensor, Tensor, Tensor]]:
-        """Iterate over scans: rows, Φ~ᵀ and residual~."""
-        order = None if self._rows is None else torch.argsort(self._rows)
-        for block in blocks_of(smoother.offsets):
-            x, W = self.model.standardise(self._x[block]), smoother.weights(block).to(self._root)
-            phi, residual = self.model.project(x, self._root, smooth=W)
-            yield block if order is None else order[block], *self._within(phi, residual)
 
     def _compute(self, part: slice) -> tuple[Tensor, Tensor]:
         """Φᵀ (n, r) and the residual (n,) of the slices `part`, computed from their features in float64."""

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.gp.bags import Bags, check_both_labels
-from ich_mil.gp.inference.ascent import Limits, Watched, ascend
+from ich_mil.gp.inference.ascent import PATIENCE, Limits, Watched, ascend
 from ich_mil.gp.inference.gibbs import sample_posterior
 from ich_mil.gp.inference.held_out import HeldOut
 from ich_mil.gp.inference.hyperparameters import learn_hyperparameters
@@ -34,9 +34,11 @@ from ich_mil.gp.observations.large_margin import MarginObservation
 from ich_mil.gp.observations.probit import ProbitObservation
 from ich_mil.gp.observations.vgpmil import PsiObservation
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.smoothing import Smoother, make_smoother
 from ich_mil.gp.sparse_gp import SparseGP, check_kernel, lower_root
 from ich_mil.kernels.leave_one_out import Turns
+
+ROUNDS = 5
+"""Rounds of kernel learning; each follows a coordinate ascent."""
 
 
 class Group(NamedTuple):
@@ -87,14 +89,12 @@ def fit_group(
             )
     if density is not None and shared.family != "psi":
         raise ConfigError(f"a density is of ψ-VGPMIL, not of the family {shared.family!r}")
-    smoother = make_smoother(shared, train, "training scans")
-    held = None if validation is None else make_smoother(shared, validation, "validation scans")
     model = _model(points, shared, kernel, like=train.x)
     turns = Turns(train.offsets)
     if shared.family == "gibbs":
-        projection = Projection(model, train.x, rows=turns.order, smoother=smoother)
+        projection = Projection(model, train.x, rows=turns.order)
         return Group([sample_posterior(model, projection, train.truth[turns.bag_order], turns)], None)
-    ascent = _Ascent(model, train, smoother, turns)
+    ascent = _Ascent(model, train, turns)
     observe = partial(_observation, train=train, turns=turns, density=density)
     observation, start, reports = observe(settings), _start(settings, points), list[FitReport]()
     if shared.learn != "nothing":
@@ -106,7 +106,7 @@ def fit_group(
         of_folds = observe([shared] * (int(fold_of.max()) + 1))
         held_out = HeldOut(projection, of_folds, fold_of.to(train.x.device), turns)
     results = []
-    fitted = ascent.climb(projection, observation, start, validation, held, held_out)
+    fitted = ascent.climb(projection, observation, start, validation, held_out)
     for own, (weights, report) in zip(settings, fitted, strict=True):
         head = copy.deepcopy(model)
         head.settings = own
@@ -133,7 +133,7 @@ def _start(settings: Sequence[HeadSettings], points: Points) -> Weights:
     shared, m = settings[0], len(points.inducing)
     start = Weights.prior(len(settings), m, like=points.mean)
     if shared.variant.start == "random":
-        generator = torch.Generator().manual_seed(shared.seed)
+        generator = torch.Generator().manual_seed(shared.random_state)
         mean = torch.randn(m, generator=generator).to(start.mean)
         start = start._replace(mean=mean.expand_as(start.mean))
     return start
@@ -145,14 +145,14 @@ def _observation(
     """Observation model of the replicates."""
     shared, labels = settings[0], train.truth[turns.bag_order]
     if shared.family == "large_margin":
-        return MarginObservation(settings, labels, turns)
+        return MarginObservation(len(settings), labels, turns)
     if shared.family == "probit":
         return ProbitObservation(len(settings), labels, turns)
     log_h = torch.tensor([own.variant.log_h for own in settings], dtype=torch.float64, device=labels.device)
     densities = [density or own.make_density() for own in settings]
     start = None
     if shared.variant.start == "random":  # π in the order of `turns`
-        generator = torch.Generator().manual_seed(shared.seed)
+        generator = torch.Generator().manual_seed(shared.random_state)
         start = torch.rand(len(train.x), generator=generator, dtype=torch.float64).to(labels.device)
     return PsiObservation(densities, log_h, labels, turns, shared.variant, start=start)
 
@@ -164,13 +164,11 @@ class _Ascent:
     Attributes:
         model: head whose kernel and inducing points define Φ.
         train: training scans.
-        smoother: their smoother.
         turns: order of their slices.
     """
 
     model: SparseGP
     train: Bags
-    smoother: Smoother | None
     turns: Turns
 
     def project(self) -> Projection:
@@ -181,7 +179,6 @@ class _Ascent:
             rows=self.turns.order,
             dtype=self._dtype,
             compress=True,
-            smoother=self.smoother,
         )
 
     @property
@@ -194,7 +191,6 @@ class _Ascent:
         observation: Observation,
         start: Weights,
         validation: Bags | None = None,
-        smoother: Smoother | None = None,
         held_out: HeldOut | None = None,
     ) -> list[tuple[Weights, FitReport]]:
         """Run the ascent in compressed directions.
@@ -204,7 +200,6 @@ class _Ascent:
             observation: local factors, changed in place.
             start: q(w) in all M directions.
             validation: validation scans for early stopping.
-            smoother: smoother of the validation scans.
             held_out: folds to update beside.
 
         Returns:
@@ -213,13 +208,13 @@ class _Ascent:
         own, basis = self.model.settings, projection.basis
         watched = None
         if validation is not None:
-            seen = Projection(self.model, validation.x, dtype=self._dtype, basis=basis, smoother=smoother)
+            seen = Projection(self.model, validation.x, dtype=self._dtype, basis=basis)
             watched = Watched(seen, validation.offsets.cpu(), validation.truth.cpu())
         fitted = ascend(
             projection,
             observation,
             start.within(basis),
-            limits=Limits(own.sweeps, own.patience, own.tolerance, own.variant.rule, own.link),
+            limits=Limits(own.sweeps, PATIENCE, own.tolerance, own.variant.rule, own.link),
             training=Watched(projection, self.train.offsets.cpu(), self.train.truth.cpu(), self.turns),
             watched=watched,
             held_out=held_out,
@@ -236,7 +231,7 @@ def _learn(
         The observation and q(w) from which the last ascent starts, and a report for each ascent so far.
     """
     observation, reports = observe(), []
-    for _ in range(ascent.model.settings.outer):
+    for _ in range(ROUNDS):
         ((start, report),) = ascent.climb(ascent.project(), observation, start)
         reports.append(report)
         if report.stopped == "diverged":  # π is that of the diverged sweep, so the kernel must not be learned
@@ -248,6 +243,5 @@ def _learn(
             start,
             observation.target()[0],
             density,
-            smoother=ascent.smoother,
         )
     return observation, start, reports

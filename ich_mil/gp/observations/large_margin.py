@@ -26,16 +26,17 @@ All arrays over slices are in the order of `Turns`.
 Shapes: R replicates, B bags (scans), N instances (slices).
 """
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from ich_mil.gp.observations.densities import Logistic
-from ich_mil.gp.settings import HeadSettings
-from ich_mil.kernels.leave_one_out import Turns, gauss_seidel, jacobi
+from ich_mil.gp.settings import PRESETS
+from ich_mil.kernels.leave_one_out import Turns, gauss_seidel
 from ich_mil.kernels.segments import bag_sum
+
+C, V = 0.5, 0.5
+"""Steepness and width of the margin."""
 
 _LOGISTIC = Logistic()
 
@@ -51,24 +52,30 @@ class MarginObservation:
         margins: (R, N) logits of τ.
     """
 
-    def __init__(self, settings: Sequence[HeadSettings], labels: Tensor, turns: Turns) -> None:
+    def __init__(
+        self,
+        replicates: int,
+        labels: Tensor,
+        turns: Turns,
+        *,
+        c: float = C,
+        v: float = V,
+        log_h: float = PRESETS["default"].log_h,
+    ) -> None:
         """Initialise π and τ.
 
         Args:
-            settings: settings of the R replicates, each with its C = `margin_c`, V = `margin_v` and log H;
-                `update` is taken from the first.
+            replicates: R.
             labels: (B,) in {0, 1}, in the order of `turns.bag_order`.
             turns: order of the slices.
+            c: C, above 0.
+            v: V.
+            log_h: log H.
         """
-
-        def column(values: list[float]) -> Tensor:
-            return torch.tensor(values, dtype=torch.float64, device=labels.device)[:, None]
-
-        self._c = column([one.margin_c for one in settings])  # (R, 1)
-        self._v = column([one.margin_v for one in settings])
-        self._log_h = column([one.variant.log_h for one in settings])
-        self._update, self._labels, self._turns = settings[0].variant.update, labels, turns
-        self._pull = self._log_h * torch.where(labels == 1, 1.0, -1.0).to(self._log_h)  # (R, B)
+        self._labels, self._turns = labels, turns
+        self._c, self._v, self._log_h = torch.tensor([c, v, log_h], dtype=torch.float64, device=labels.device)
+        sign = torch.where(labels == 1, 1.0, -1.0).to(self._log_h)
+        self._pull = (self._log_h * sign).repeat(replicates, 1)  # (R, B)
         self.logits = self._pull.clamp(max=0.0)[:, turns.bags]  # (R, N)
         self.margins = torch.full_like(self.logits, torch.inf)
         self._target = torch.zeros_like(self.logits)
@@ -108,8 +115,7 @@ class MarginObservation:
         """Update ξ and φ from the new moments, then π, then τ."""
         xi, phi, e = self._parts(mu, variance)
         field = mu * self._slope(_LOGISTIC.theta(xi))
-        step = gauss_seidel if self._update == "gauss_seidel" else jacobi
-        self.logits, _ = step(logsigmoid(-self.logits), field, self._pull, self._turns)
+        self.logits, _ = gauss_seidel(logsigmoid(-self.logits), field, self._pull, self._turns)
         t = torch.tanh(self.logits / 2) / 2
         self.margins = self._c * (2 * t * mu - self._v) + t * mu - _LOGISTIC.theta(phi) * e / 2
 
@@ -119,7 +125,7 @@ class MarginObservation:
             Σ_n [log ψ(ξ) + C(τ - ½)(2 t μ - V) + log ψ(φ) + τ t μ + H(π) + H(τ)]
             + Σ_b [log H · E G_b - log(1 + H)]        log ψ(c) = log sigmoid(c) - c/2
 
-        Every update with `gauss_seidel` maximises F - KL over one block, so F - KL never decreases. It bounds
+        Every update maximises F - KL over one block, so F - KL never decreases. It bounds
         the log of the integral over all factors. This integral is no evidence: g and y are each conditioned
         on the other, and the product of the two factors does not sum to 1. The paper therefore claims no
         guarantee.
@@ -137,5 +143,5 @@ class MarginObservation:
 
     def keep(self, alive: Tensor) -> None:
         """Drop all replicates except those at the indices `alive`."""
-        for name in ("_c", "_v", "_log_h", "_pull", "logits", "margins"):
+        for name in ("_pull", "logits", "margins"):
             setattr(self, name, getattr(self, name)[alive])

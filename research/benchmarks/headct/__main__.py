@@ -43,7 +43,9 @@ def with_heads(model: TrainedModel, learn: Views, settings: HeadSettings) -> Tra
     """The model with new heads, fitted to `learn`, and calibrated singly and jointly on held-out folds."""
     members, logits = [], []
     for number, (member, own) in enumerate(zip(model.members, learn.members, strict=True)):
-        head = fit_to(own, None, replace(settings, seed=settings.seed + number), mixed=True).model_
+        head = fit_to(
+            own, None, replace(settings, random_state=settings.random_state + number), mixed=True
+        ).model_
         members.append(Member(member.folder, member.cnn, head, head.calibration, member.seed, None))
         both = held_out_logits(bags_of(own), head.settings, patients=own.patients, samples=model.samples)
         logits.append(both if head.calibration is None else head.calibration.logits(both))

@@ -52,7 +52,7 @@ def grid_cells(seeds: Sequence[int]) -> tuple[dict[Cell, list[float]], list[str]
     train, test = rsna(), cq500()
     base = HeadSettings(density="gamma", rule="max")
     jobs = [
-        Job(replace(base, n_inducing=m, alpha=alpha, beta=beta, seed=seed))
+        Job(replace(base, n_inducing=m, alpha=alpha, beta=beta, random_state=seed))
         for m in (50, 100, 200)
         for seed in seeds
         for alpha in (0.5, 1.0)
@@ -193,6 +193,6 @@ def families() -> str:
             "G-VGPMIL(1, 2.5)": HEADS["G-VGPMIL(1, 2.5)"],
             "LM-VGPMIL": HeadSettings(family="large_margin"),
             "MIL-GP-Probit": HeadSettings(family="probit"),
-            "MIL-GP-Probit, Gibbs, 4 x (150 + 150)": HeadSettings(family="gibbs", burn_in=150, draws=150),
+            "MIL-GP-Probit, Gibbs": HeadSettings(family="gibbs"),
         }
     )

@@ -44,7 +44,7 @@ def _refit(logits: Tensor, labels: Tensor, calibration: Calibration, way: Way) -
     slope, intercept, _ = platt(logits, labels)
     if not slope > 0:
         return None
-    return replace(calibration, method="platt", slope=slope, intercept=intercept, knots=())
+    return replace(calibration, slope=slope, intercept=intercept)
 
 
 def _draw(owner: np.ndarray, n: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

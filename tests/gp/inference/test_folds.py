@@ -28,7 +28,6 @@ from ich_mil.gp.inference.projection import Projection
 from ich_mil.gp.inference.replicates import fit_group
 from ich_mil.gp.predict import draw
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.smoothing import make_smoother
 from tests.gp.synthetic import close, scans
 
 BASE = HeadSettings(n_inducing=12, sweeps=12, variance=0.5, lengthscale_squared=48.0)
@@ -37,7 +36,7 @@ BASE = HeadSettings(n_inducing=12, sweeps=12, variance=0.5, lengthscale_squared=
 @pytest.fixture(scope="module")
 def data():
     x, offsets, labels = scans(30)
-    return Bags(x, offsets, labels, 3.0 * torch.arange(len(x)).double())
+    return Bags(x, offsets, labels)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def slices_of(data, bags):
     return torch.isin(bag_of, torch.tensor(bags))
 
 
-@pytest.mark.parametrize("change", [{}, {"density": "gamma"}, {"family": "probit"}, {"smooth_mm": 4.0}])
+@pytest.mark.parametrize("change", [{}, {"density": "gamma"}, {"family": "probit"}])
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_replicate_is_the_fit_to_the_other_folds(data, folds, change, exact, monkeypatch):
     """To rounding with its own Θ, as Θ = 1 of a probit always is; near it with the Θ of the fit."""
@@ -62,15 +61,16 @@ def test_a_replicate_is_the_fit_to_the_other_folds(data, folds, change, exact, m
     for seen, out in folds:
         ((model, _),) = fit_group(data.take(seen), None, [settings], points).results
         held = data.take(out)
-        projection = Projection(model, held.x, smoother=make_smoother(settings, held))
+        projection = Projection(model, held.x)
         (m,), (v,) = projection.moments(model.q_mean[None], model.q_root.mT[None])
         close(mu[slices_of(data, out)], m, rtol=rtol)
         close(variance[slices_of(data, out)], v, rtol=rtol)
 
 
-@pytest.mark.parametrize("change", [{}, {"family": "probit"}, {"density": "gamma", "logistic_tail": False}])
+@pytest.mark.parametrize("change", [{}, {"family": "probit"}, {"density": "gamma"}])
 @pytest.mark.parametrize("exact", [10_000, 0])
-def test_the_fit_beside_folds_is_the_fit_alone(data, folds, change, exact, monkeypatch):
+def test_the_fit_beside_folds_is_the_fit_alone(data, folds, change, exact, monkeypatch, preset):
+    preset(logistic_tail=False)
     monkeypatch.setattr(held_out, "EXACT", exact)
     settings = replace(BASE, **change)
     alone, report = fit(data, settings)
@@ -96,9 +96,8 @@ def test_the_label_of_a_scan_has_no_part_in_its_own_held_out_logit(data, folds, 
 
 
 @pytest.mark.parametrize("rule", ["max", "noisy_or", "top_3"])
-@pytest.mark.parametrize("smooth", [0.0, 4.0])
-def test_values_of_a_scan_have_the_distribution_of_its_samples(data, rule, smooth):
-    settings = replace(BASE, rule=rule, smooth_mm=smooth)
+def test_values_of_a_scan_have_the_distribution_of_its_samples(data, rule):
+    settings = replace(BASE, rule=rule)
     model, _ = fit(data, settings)
     sampled = scan_logits(draw(model, data, samples=4000))
     values = scan_values([part_of(model, data, torch.arange(len(data.x)))], data.offsets, settings, 400)
@@ -110,7 +109,7 @@ def test_values_of_a_scan_have_the_distribution_of_its_samples(data, rule, smoot
 
 
 def test_a_calibration_is_fitted_to_the_held_out_logits(data):
-    settings = replace(BASE, calibration_folds=3)
+    settings = BASE
     logits = held_out_logits(data, settings)
     expected = Calibration.fit(*logits, data.labels, rule="max")
     assert fit_calibrated(data, settings)[0].calibration == expected
@@ -126,9 +125,10 @@ def test_a_calibration_is_fitted_to_the_held_out_logits(data):
     assert 0 < expected.slice_slope < 50
 
 
-@pytest.mark.parametrize("change", [{"family": "large_margin"}, {"learn": "kernel", "outer": 1, "sweeps": 4}])
-def test_other_heads_are_calibrated_on_separate_fits(data, folds, change):
-    settings = replace(BASE, calibration_folds=3, **change)
+@pytest.mark.parametrize("change", [{"family": "large_margin"}, {"learn": "kernel", "sweeps": 4}])
+def test_other_heads_are_calibrated_on_separate_fits(data, folds, change, monkeypatch):
+    monkeypatch.setattr("ich_mil.gp.fit_calibration.FOLDS", 3)
+    settings = replace(BASE, **change)
     logits = held_out_logits(data, settings)
     for seen, out in folds:
         model, _ = fit(data.take(seen), settings)

@@ -17,6 +17,7 @@ from ich_mil.convergence import bulk_ess, r_hat
 from ich_mil.gp.aggregation import scan_logit
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
+from ich_mil.gp.inference import gibbs as gibbs_module
 from ich_mil.gp.inference.gibbs import (
     draw_margins,
     draw_sided,
@@ -33,7 +34,21 @@ from ich_mil.kernels.leave_one_out import Turns
 from ich_mil.kernels.segments import bag_index
 from tests.gp.synthetic import close, scans
 
-GIBBS = HeadSettings(family="gibbs", lengthscale_squared=3.0, n_inducing=12, burn_in=100, draws=400)
+GIBBS = HeadSettings(family="gibbs", lengthscale_squared=3.0, n_inducing=12)
+
+
+@pytest.fixture(autouse=True)
+def chains(monkeypatch):
+    """Numbers of chains and draws: 4 x (100 + 400), or others."""
+
+    def change(chains=4, burn_in=100, draws=400):
+        for name, value in (("CHAINS", chains), ("BURN_IN", burn_in), ("DRAWS", draws)):
+            monkeypatch.setattr(gibbs_module, name, value)
+
+    change()
+    return change
+
+
 PROBIT = HeadSettings(family="probit", lengthscale_squared=3.0, n_inducing=12)
 
 
@@ -158,11 +173,12 @@ def exact_posterior(model, x, offsets, labels):
 
 
 @pytest.mark.parametrize("single", [False, True], ids=["scans", "probit regression"])
-def test_the_chain_has_the_exact_posterior(single):
+def test_the_chain_has_the_exact_posterior(single, chains):
+    chains(8, 50, 500)
     x, offsets, labels = scans(10, 3, longest=4)
     if single:  # every label known: ordinary probit regression
         offsets, labels = torch.arange(len(x) + 1), (x[:, 0] > 6.0).long()
-    settings = replace(GIBBS, n_inducing=2, chains=8, burn_in=50, draws=500)
+    settings = replace(GIBBS, n_inducing=2)
     model, report = fit(Bags(x, offsets, labels), settings)
     mean, covariance = exact_posterior(model, x, offsets, labels)
     draws = model.draws.view(8, 500, 2)
@@ -180,10 +196,11 @@ def test_the_chain_has_the_exact_posterior(single):
     assert report.effective_samples > 1000
 
 
-def test_a_positive_scan_of_one_is_a_truncated_normal():
+def test_a_positive_scan_of_one_is_a_truncated_normal(chains):
+    chains(8, 100, 500)
     # w given one slice: p(w | m ≥ 0) ∝ N(w) Φ(φᵀw), whose mean along φ is √(2/π) |φ| / √(1 + |φ|²)
     x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
-    settings = replace(GIBBS, n_inducing=2, lengthscale_squared=0.01, variance=4.0, chains=8, draws=500)
+    settings = replace(GIBBS, n_inducing=2, lengthscale_squared=0.01, variance=4.0)
     model, _ = fit(Bags(x, torch.tensor([0, 1, 2]), torch.tensor([1, 0])), settings)
     phi, _ = model.project(model.standardise(x), model.prior_root())
     size = phi.square().sum(0)  # both 4, and so far apart that they know nothing of each other
@@ -194,11 +211,12 @@ def test_a_positive_scan_of_one_is_a_truncated_normal():
     assert bool(((f.mean((0, 1)) - expected).abs() < 4.5 * error).all())
 
 
-def test_seeds_and_the_report():
+def test_seeds_and_the_report(chains):
     x, offsets, labels = scans()
     first, report = fit(Bags(x, offsets, labels), GIBBS)
     again, _ = fit(Bags(x, offsets, labels), GIBBS)
-    other, _ = fit(Bags(x, offsets, labels), replace(GIBBS, chains=3))
+    chains(3)
+    other, _ = fit(Bags(x, offsets, labels), GIBBS)
     assert torch.equal(first.draws, again.draws)
     assert first.draws.shape == (1600, 12)
     assert first.draws.untyped_storage().nbytes() == first.draws.nbytes  # and holds no other memory
@@ -212,11 +230,13 @@ def test_seeds_and_the_report():
 
 
 @pytest.mark.parametrize(("burn_in", "draws", "largest"), [(0, 8, 3.0), (10, 40, 1.2)])
-def test_few_draws_are_told(burn_in, draws, largest):
+def test_few_draws_are_told(burn_in, draws, largest, chains):
+    chains(2, burn_in, draws)
     x, offsets, labels = scans()
-    settings = replace(GIBBS, burn_in=burn_in, draws=draws, chains=2)
-    with pytest.warns(UserWarning, match=rf"disagree \(2 chains of {draws} draws .*take more") as told:
-        model, report = fit(Bags(x, offsets, labels), settings)
+    with pytest.warns(
+        UserWarning, match=rf"disagree \(2 chains of {draws} draws .*use family probit"
+    ) as told:
+        model, report = fit(Bags(x, offsets, labels), GIBBS)
     assert 1.05 < report.r_hat < largest
     # draws are kept chain after chain, and with so few slices all are watched
     watched = model.draws.view(2, draws, 12) @ model.project(model.standardise(x), model.prior_root())[0]
@@ -230,18 +250,19 @@ def test_few_draws_are_told(burn_in, draws, largest):
 
 
 @pytest.mark.filterwarnings("ignore:the chains of the Gibbs sampler disagree")
-def test_another_seed_makes_other_draws():
+def test_another_seed_makes_other_draws(chains):
+    chains(4, 0, 4)
     x, offsets, labels = scans()
-    settings = replace(GIBBS, burn_in=0, draws=4)
-    model, _ = fit(Bags(x, offsets, labels), settings)
+    model, _ = fit(Bags(x, offsets, labels), GIBBS)
     first, turns = model.draws, Turns(offsets)
-    model.settings = replace(settings, seed=1)  # and the same inducing points
+    model.settings = replace(GIBBS, random_state=1)  # and the same inducing points
     sample_posterior(model, Projection(model, x, rows=turns.order), labels[turns.bag_order], turns)
     assert bool((model.draws != first).all())
 
 
-def test_chains_that_the_kernel_takes_to_no_slice_are_told():
-    settings = replace(GIBBS, lengthscale_squared=1e-7, n_inducing=2, burn_in=0, draws=4)
+def test_chains_that_the_kernel_takes_to_no_slice_are_told(chains):
+    chains(4, 0, 4)
+    settings = replace(GIBBS, lengthscale_squared=1e-7, n_inducing=2)
     with pytest.warns(UserWarning, match=r"chains have shrunk to 0: .*longer length scale") as told:
         _, report = fit(Bags(*scans()), settings)
     assert len(told) == 1
@@ -249,22 +270,23 @@ def test_chains_that_the_kernel_takes_to_no_slice_are_told():
 
 
 @pytest.mark.filterwarnings("ignore:the chains of the Gibbs sampler disagree")
-def test_the_chain_is_the_same_tile_by_tile(monkeypatch):
-    settings = replace(GIBBS, burn_in=2, draws=6)
-    whole, report = fit(Bags(*scans()), settings)
+def test_the_chain_is_the_same_tile_by_tile(monkeypatch, chains):
+    chains(4, 2, 6)
+    whole, report = fit(Bags(*scans()), GIBBS)
     monkeypatch.setattr("ich_mil.gp.inference.projection.BLOCK_BYTES", {"cpu": 6})
     monkeypatch.setattr("ich_mil.gp.inference.projection.LEAST_ROWS", 7)
-    tiled, other = fit(Bags(*scans()), settings)
+    tiled, other = fit(Bags(*scans()), GIBBS)
     close(tiled.draws, whole.draws)
     # not R-hat: the two draws beside a median are equally far from it, and rounding orders them
     assert other.effective_samples == pytest.approx(report.effective_samples, rel=1e-8)
 
 
-def test_agrees_with_variational_inference():
+def test_agrees_with_variational_inference(chains):
+    chains(4, 100, 600)
     # Means agree where data are many; Q(m) Q(w) are independent, so the Gaussian bound is too narrow, never
     # too wide: A⁻¹ is the posterior covariance if the margins themselves were seen.
     x, offsets, labels = scans(60, 1)
-    gibbs, _ = fit(Bags(x, offsets, labels), replace(GIBBS, draws=600))
+    gibbs, _ = fit(Bags(x, offsets, labels), GIBBS)
     bounded, _ = fit(Bags(x, offsets, labels), replace(PROBIT, sweeps=1000))
     phi, _ = gibbs.project(gibbs.standardise(x), gibbs.prior_root())
     exact, approximate = gibbs.q_mean @ phi, bounded.q_mean @ phi
@@ -344,9 +366,10 @@ def test_what_never_varies_is_no_sign_of_chains_that_disagree():
 
 @pytest.mark.slow
 @pytest.mark.realdata
-def test_real_slices(rsna_features, cq500_features):
+def test_real_slices(rsna_features, cq500_features, chains):
+    chains(4, 100, 150)
     rsna, cq500 = rsna_features, cq500_features
-    settings = HeadSettings(family="gibbs", burn_in=100, draws=150)
+    settings = HeadSettings(family="gibbs")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # so few draws are near the limit
         model, report = fit(Bags(rsna.x, rsna.offsets, rsna.labels), settings)

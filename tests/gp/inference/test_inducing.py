@@ -54,11 +54,13 @@ def test_both_labels_are_needed():
 def test_the_seed_is_that_of_k_means_and_of_the_instances_it_sees(monkeypatch):
     x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     bags = Bags(x, torch.tensor([0, 200, 400]), torch.tensor([1, 0]))
-    settings = [HeadSettings(n_inducing=12, seed=seed) for seed in (3, 4)]
+    settings = [HeadSettings(n_inducing=12, random_state=seed) for seed in (3, 4)]
     found = [place_points(bags, one).inducing for one in settings]
     standard = ((x - x.mean(0)) / x.std(0, correction=0)).numpy()
     for one, z in zip(settings, found, strict=True):
-        kmeans = KMeans(n_clusters=6, n_init=1, random_state=one.seed).fit(np.unique(standard[:200], axis=0))
+        kmeans = KMeans(n_clusters=6, n_init=1, random_state=one.random_state).fit(
+            np.unique(standard[:200], axis=0)
+        )
         np.testing.assert_allclose(z[:6], kmeans.cluster_centers_, rtol=0, atol=1e-12)
     assert float((found[0] - found[1]).abs().max()) > 0.1
     monkeypatch.setattr(inducing, "POINTS_PER_CENTRE", 1)

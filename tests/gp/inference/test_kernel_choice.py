@@ -69,7 +69,6 @@ def test_bags_that_nothing_tells_apart_keep_the_kernel_of_the_preset(seed):
     [
         replace(SETTINGS, preset="paper"),
         replace(SETTINGS, learn="kernel"),
-        replace(SETTINGS, calibration_folds=50),
     ],
 )
 def test_the_presets_kernel_stays_where_none_can_be_chosen(settings):

@@ -18,8 +18,10 @@ def head(kernel=None, *, n=400, d=5, m=40, device="cpu", **settings):
     x = 3 + torch.randn(n, d, generator=generator) @ torch.randn(d, d, generator=generator)
     z = torch.randn(m, d, generator=generator, dtype=torch.float64)
     # so smooth that Φ compresses; L of a condition of 1e3
-    settings = HeadSettings(n_inducing=m, lengthscale_squared=1000.0, jitter=1e-5, **settings)
-    return SparseGP(z, *standardisation(x), settings, kernel=kernel).to(device).eval(), x.to(device)
+    made = HeadSettings(n_inducing=m, lengthscale_squared=1000.0, **settings)
+    model = SparseGP(z, *standardisation(x), made, kernel=kernel).to(device).eval()
+    model.variational_strategy.jitter_val = 1e-5
+    return model, x.to(device)
 
 
 def statistics(n, directions, replicates=3, device="cpu"):

@@ -2,8 +2,8 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from ich_mil.gp.aggregation import scan_logit
 from ich_mil.gp.bags import Bags
-from ich_mil.gp.fit import Job, fit, fit_many
+from ich_mil.gp.fit import fit
 from ich_mil.gp.observations.densities import Logistic
 from ich_mil.gp.observations.large_margin import MarginObservation
 from ich_mil.gp.observations.vgpmil import PsiObservation
@@ -19,9 +19,14 @@ from ich_mil.gp.settings import HeadSettings
 from ich_mil.kernels.leave_one_out import Turns
 from tests.gp.synthetic import close, kl_of_prior, scans
 
-MARGIN = HeadSettings(
-    family="large_margin", log_h=math.log(100), lengthscale_squared=3.0, n_inducing=12, sweeps=6
-)
+MARGIN = HeadSettings(family="large_margin", lengthscale_squared=3.0, n_inducing=12, sweeps=6)
+LOG_H = math.log(100)
+
+
+def with_margin(monkeypatch, **constants):
+    """Fit with other constants of the observation model."""
+    other = partial(MarginObservation, **constants)
+    monkeypatch.setattr("ich_mil.gp.inference.replicates.MarginObservation", other)
 
 
 def sigmoid(x):
@@ -37,14 +42,13 @@ def jaakkola(mean, square, xi):
     return math.log(sigmoid(xi)) + (mean - xi) / 2 - lam(xi) * (square - xi * xi)
 
 
-def textbook(model, x, offsets, labels):
+def textbook(model, x, offsets, labels, *, C, V, log_h):
     """The supplement's section 2 as printed: unwhitened u, explicit inverses, loops, λ, π and τ as
     probabilities.
 
     Returns μ, σ² and the objective of the last sweep, the latter with both Jaakkola bounds written out.
     """
-    settings, eps, z = model.settings, model.settings.jitter, model.inducing
-    C, V, n_all, log_h = settings.margin_c, settings.margin_v, len(x), settings.log_h
+    eps, z, n_all = 1e-6, model.inducing, len(x)
     x = (x - x.mean(0)) / x.std(0, correction=0)
 
     def k(a, b):
@@ -66,7 +70,7 @@ def textbook(model, x, offsets, labels):
         phi = [math.sqrt(square[n] * tau[n]) for n in range(n_all)]
         return mu, square, xi, phi
 
-    for _ in range(settings.sweeps):
+    for _ in range(model.settings.sweeps):
         mu, square, xi, phi = moments()
         Lam, r = [], []
         for n in range(n_all):
@@ -76,14 +80,11 @@ def textbook(model, x, offsets, labels):
         S = torch.linalg.inv(A.T @ torch.diag(torch.tensor(Lam, dtype=torch.float64)) @ A + Kinv)
         m = S @ A.T @ torch.tensor(r, dtype=torch.float64)
         mu, square, xi, phi = moments()
-        seen = pi if settings.update != "jacobi" else list(pi)
-        new = pi if settings.update != "jacobi" else list(pi)
         for start, end, t in spans:
             for n in range(start, end):
-                others = 1 - math.prod(1 - seen[j] for j in range(start, end) if j != n)
+                others = 1 - math.prod(1 - pi[j] for j in range(start, end) if j != n)
                 a = 2 * tau[n] * C * mu[n] - C * mu[n] + 4 * lam(xi[n]) * C * C * mu[n] * V + mu[n] * tau[n]
-                new[n] = sigmoid(a + log_h * (2 * t - 2 * t * others - 1 + others))
-        pi = new
+                pi[n] = sigmoid(a + log_h * (2 * t - 2 * t * others - 1 + others))
         tau = [
             sigmoid(C * ((2 * pi[n] - 1) * mu[n] - V) + mu[n] * (pi[n] - 0.5) - lam(phi[n]) * square[n])
             for n in range(n_all)
@@ -112,8 +113,7 @@ def test_first_sweep_by_hand():
     # One negative and one positive slice, f = 0 known: θ = ¼ at both bounds, so Θ = C²/4 + ¼. In the negative
     # t = -½ and s = 2C·½ + 0 + 1; in the positive t = 0.
     turns = Turns(torch.tensor([0, 1, 2]))
-    settings = replace(MARGIN, margin_c=2.0, margin_v=0.0, log_h=60.0)
-    seen = MarginObservation([settings], torch.tensor([0, 1]), turns)
+    seen = MarginObservation(1, torch.tensor([0, 1]), turns, c=2.0, v=0.0, log_h=60.0)
     zero = torch.zeros(1, 2, dtype=torch.float64)
     torch.testing.assert_close(seen.precision(zero, zero), torch.full_like(zero, 1.25), rtol=1e-14, atol=0)
     torch.testing.assert_close(seen.target(), torch.tensor([[-1.5, 0.0]]).to(zero), rtol=1e-14, atol=0)
@@ -126,20 +126,18 @@ def test_first_sweep_by_hand():
 @pytest.mark.parametrize("log_h", [1.0, 20.5, 690.0])
 def test_the_objective_of_one_negative_slice_for_any_h(log_h):
     # f = 0 is known, V = 0: log ψ(0) twice, H(τ) = log 2, and H(π) + (1 - π) log H = log(1 + H)
-    settings = replace(MARGIN, margin_v=0.0, log_h=log_h)
-    seen = MarginObservation([settings], torch.tensor([0]), Turns(torch.tensor([0, 1])))
+    seen = MarginObservation(1, torch.tensor([0]), Turns(torch.tensor([0, 1])), v=0.0, log_h=log_h)
     zero = torch.zeros(1, 1, dtype=torch.float64)
     seen.update(zero, zero)
     assert float(seen.bound(zero, zero)) == pytest.approx(-math.log(2), abs=1e-15 * max(log_h, 1))
 
 
-@pytest.mark.parametrize("update", ["gauss_seidel", "jacobi"])
 @pytest.mark.parametrize(("c", "v"), [(1.0, 0.5), (0.5, 2.0), (3.0, 0.1)])
-def test_equals_the_textbook(c, v, update):
+def test_equals_the_textbook(c, v, monkeypatch):
+    with_margin(monkeypatch, c=c, v=v, log_h=LOG_H)
     x, offsets, labels = scans()
-    settings = replace(MARGIN, margin_c=c, margin_v=v, update=update)
-    model, report = fit(Bags(x, offsets, labels), settings)
-    mu, var, bound = textbook(model, x, offsets, labels)
+    model, report = fit(Bags(x, offsets, labels), MARGIN)
+    mu, var, bound = textbook(model, x, offsets, labels, C=c, V=v, log_h=LOG_H)
     q = model(x)
     close(q.mean, mu)
     close(q.variance, var)
@@ -150,9 +148,10 @@ def test_equals_the_textbook(c, v, update):
 @pytest.mark.parametrize("log_h", [math.log(100), 12 * math.log(10)])
 @pytest.mark.parametrize(("c", "v"), [(1.0, 0.5), (0.3, 0.0), (4.0, 2.0)])
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_objective_never_falls(c, v, log_h, seed):
+def test_the_objective_never_falls(c, v, log_h, seed, monkeypatch):
+    with_margin(monkeypatch, c=c, v=v, log_h=log_h)
     x, offsets, labels = scans(30, seed)
-    settings = replace(MARGIN, margin_c=c, margin_v=v, log_h=log_h, n_inducing=20, sweeps=12)
+    settings = replace(MARGIN, n_inducing=20, sweeps=12)
     elbo = fit(Bags(x, offsets, labels), settings)[1].elbo
     assert len(elbo) >= 8
     for before, after in pairwise(elbo):
@@ -163,7 +162,7 @@ def test_each_update_is_the_optimum_of_the_objective():
     # F at its best ξ, φ has the same derivatives in π, τ as F at those ξ, φ: zero once updates have settled.
     x, offsets, labels = scans(6)
     turns = Turns(offsets)
-    seen = MarginObservation([replace(MARGIN, log_h=2.0)], labels[turns.bag_order], turns)
+    seen = MarginObservation(1, labels[turns.bag_order], turns, log_h=2.0)
     mu, variance = moments_of(len(x))
     for _ in range(300):
         seen.update(mu, variance)
@@ -187,11 +186,10 @@ def test_far_below_every_margin_it_is_vgpmil():
     # differences of the order of 1/|V|.
     x, offsets, labels = scans(10)
     turns = Turns(offsets)
-    ranked, settings = labels[turns.bag_order], replace(MARGIN, log_h=4.0)
-    far = SimpleNamespace(margin_c=1.0, margin_v=-1e9, variant=settings.variant)
-    margin = MarginObservation([far], ranked, turns)
+    ranked = labels[turns.bag_order]
+    margin = MarginObservation(1, ranked, turns, c=1.0, v=-1e9, log_h=4.0)
     log_h = torch.tensor([4.0], dtype=torch.float64)
-    plain = PsiObservation([Logistic()], log_h, ranked, turns, settings.variant)
+    plain = PsiObservation([Logistic()], log_h, ranked, turns, MARGIN.variant)
     for seed in range(4):
         mu, variance = moments_of(len(x), seed)
         torch.testing.assert_close(
@@ -206,22 +204,12 @@ def test_far_below_every_margin_it_is_vgpmil():
 
 def test_replicates_and_the_order_of_scans_change_nothing():
     x, offsets, labels = scans()
-    settings = [replace(MARGIN, margin_c=c, margin_v=v) for c, v in ((1.0, 0.5), (0.5, 1.0), (2.0, 0.0))]
-    jobs = [Job(s) for s in settings]
-    together = {
-        done.place: done.model for group in fit_many(Bags(x, offsets, labels), jobs) for done in group
-    }
-    for place, one in enumerate(settings):
-        alone, _ = fit(Bags(x, offsets, labels), one)
-        close(together[place].q_mean, alone.q_mean, rtol=1e-10)
     turns = Turns(offsets)
-    seen = MarginObservation(settings, labels[turns.bag_order], turns)
+    seen, kept = (MarginObservation(3, labels[turns.bag_order], turns) for _ in range(2))
     mu, variance = moments_of(len(x), replicates=3)
-    seen.precision(mu, variance)
-    seen.update(mu, variance)
-    kept = MarginObservation(settings, labels[turns.bag_order], turns)
-    kept.precision(mu, variance)
-    kept.update(mu, variance)
+    for one in (seen, kept):
+        one.precision(mu, variance)
+        one.update(mu, variance)
     rows = torch.tensor([2, 0])
     kept.keep(rows)
     seen.update(mu.sin(), variance)
@@ -232,11 +220,11 @@ def test_replicates_and_the_order_of_scans_change_nothing():
     parts = list(x.split(offsets.diff().tolist()))[::-1]
     back = torch.cat([torch.zeros(1, dtype=torch.int64), offsets.diff().flip(0).cumsum(0)])
     other = Turns(back)
-    again = MarginObservation(settings, labels.flip(0)[other.bag_order], other)
+    again = MarginObservation(3, labels.flip(0)[other.bag_order], other)
     flat = turns.restore(mu)
     flipped = torch.cat(flat.split(offsets.diff().tolist(), 1)[::-1], 1)
     spread = torch.ones_like(mu)
-    first = MarginObservation(settings, labels[turns.bag_order], turns)
+    first = MarginObservation(3, labels[turns.bag_order], turns)
     first.update(mu, spread)
     again.update(flipped[:, other.order], spread)
     restored = torch.cat(other.restore(again.logits).split([len(p) for p in parts], 1)[::-1], 1)
@@ -246,7 +234,7 @@ def test_replicates_and_the_order_of_scans_change_nothing():
 @pytest.mark.realdata
 def test_real_slices(rsna_features, cq500_features):
     rsna, cq500 = rsna_features, cq500_features
-    settings = HeadSettings(family="large_margin", margin_c=1.0, margin_v=0.5)
+    settings = HeadSettings(family="large_margin")
     model, report = fit(Bags(rsna.x, rsna.offsets, rsna.labels), settings)
     assert all(after >= before - 1e-9 * abs(before) for before, after in pairwise(report.elbo))
     phi, _ = model.project(model.standardise(cq500.x), model.prior_root())

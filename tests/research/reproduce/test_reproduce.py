@@ -110,7 +110,7 @@ def test_numbers_of_the_table_are_those_of_the_estimator(config, done, place):
         model = head.model_
         found = predict(
             model,
-            Bags(others.x.double(), others.offsets, None, None, others.scans),
+            Bags(others.x.double(), others.offsets, ids=others.scans),
             samples=50,
             seed=seed,
             calibration=model.calibration,

@@ -38,7 +38,7 @@ def task(tmp_path_factory):
             name: torch.rand(getattr(one, name).shape, generator=generator)
             for name in ("cnn_scan", "cnn_slice", "attention", "positions")
         }
-        parts.append(replace(one, positions_mm=torch.arange(len(one.x)) * 5.0, **numbers))
+        parts.append(replace(one, **numbers))
     return Task("home", 3, 4, -1, parts[0], parts[1], {"away": parts[2]})
 
 
@@ -100,7 +100,7 @@ def test_the_cnn_is_calibrated_on_the_scans_that_calibrate_a_head(task, config):
 def test_a_head_is_fitted_stopped_and_asked_as_the_task_says(task, config):
     test, found = task.scored["away"], scored(MAIN, task, config)
     model = fit_to(task.train, task.validation, config.head("G-VGPMIL", 8, seed=4)).model_
-    scans = model, Bags(test.x, test.offsets, None, test.positions_mm, test.scans)
+    scans = model, Bags(test.x, test.offsets, ids=test.scans)
     how = {
         "samples": 50,
         "seed": 4,
