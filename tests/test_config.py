@@ -73,7 +73,7 @@ def test_a_head_is_one_line(tmp_path, head):
         ({"encoder": {"size": 31}}, "encoder.size"),
         ({"cnn": {"features": 9}}, "cnn.features: Input should be 8, 32 or 128, got 9"),
         ({"head": {"beta": -1}}, "beta"),
-        ({"head": {"family": "probit", "preset": "paper"}}, "preset 'paper' is of ψ-VGPMIL"),
+        ({"head": {"family": "probit", "preset": "paper"}}, "preset 'paper' is a setting of family 'psi'"),
         ({"training": {"learning_rate": "fast"}}, "training.learning_rate"),
         ({"training": {"learning_rate": math.inf}}, "learning_rate"),
         ({"encoder": {"channels": [[40, math.inf]]}}, "windows must be finite pairs"),

@@ -105,7 +105,7 @@ def test_numbers_of_the_table_are_those_of_the_estimator(config, done, place):
     learn, others = (read_feature_table(place / name) for name in ("train.csv", "other.csv"))
     every, losses = [], []
     for seed in config.seeds:
-        head = Head(density="gamma", sweeps=4, n_inducing=8, seed=seed)
+        head = Head(density="gamma", sweeps=4, n_inducing=8, random_state=seed)
         head.fit(learn.x, learn.offsets, learn.labels, groups=learn.patients)
         model = head.model_
         found = predict(
