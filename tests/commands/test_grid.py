@@ -148,7 +148,7 @@ def test_with_folds_0_it_trains_on_everything(place, words):
         ({"head": {"density": "gamma", "random_state": 3}}, "head.random_state is 3"),
         ({"grid": {}}, "grid needs at least one setting"),
         ({"grid": {"alpha": [1.0]}, "head": {}}, "grid names 'alpha'"),
-        ({"grid": {"density": ["gamma", "logistic"], "beta": [1.0]}}, "beta 1.0 is a setting of density 'gamma'"),
+        ({"grid": {"density": ["gamma", "logistic"], "beta": [1.0]}}, "beta 1.0 is a setting of density"),
         ({"grid": {"alpha": []}}, "grid needs at least one setting"),
         ({"folds": 1}, "folds must be 0 (train on everything) or at least 2, got 1"),
         ({"seeds": [0, -1]}, "seeds must lie in 0..4294967295, got -1"),
