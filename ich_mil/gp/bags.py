@@ -63,18 +63,6 @@ class Bags(NamedTuple):
         return Bags(self.x.to(device), self.offsets.to(device), y, self.ids)
 
 
-def _tensor(values: Values) -> Tensor:
-    """Convert to a detached tensor; an array whose memory layout torch does not support is copied."""
-    if isinstance(values, Tensor):
-        return values.detach()
-    if np.ma.is_masked(values):
-        raise ValueError("it has masked values; fill them in, or leave their rows out")
-    array = np.require(values, requirements="W")  # arrays from pandas are read-only
-    if min(array.strides, default=0) < 0 or not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="), order="C")
-    return torch.as_tensor(array)
-
-
 def _array(values: Values) -> np.ndarray:
     return np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
 
@@ -82,14 +70,11 @@ def _array(values: Values) -> np.ndarray:
 def _features(x: Values, name: str = "X") -> Tensor:
     """Convert features to a float tensor (N, D) and check that every row is `measurable`."""
     try:
-        features = _tensor(x)
+        # arrays from pandas are read-only, which torch warns of
+        features = x.detach() if isinstance(x, Tensor) else torch.as_tensor(np.array(x))
     except (TypeError, ValueError) as error:
         raise DataError(f"{name} must be a table (N, D) of numbers ({error})") from error
-    if features.layout != torch.strided or features.is_meta:
-        raise DataError(
-            f"{name} must be a table (N, D) of numbers, got a sparse tensor or one without memory"
-        )
-    if features.ndim != 2 or features.is_complex() or 0 in features.shape:
+    if features.ndim != 2 or 0 in features.shape:
         raise DataError(f"{name} must be a table (N, D) of numbers, got shape {tuple(features.shape)}")
     if not features.is_floating_point():
         features = features.double()

@@ -75,7 +75,7 @@ def fit(
 
 
 class Fitted(NamedTuple):
-    """Result of one job: its index in `jobs`, the head, and the report of the fit."""
+    """Result of a job: its index in `jobs`, the head, and the report of the fit."""
 
     place: int
     model: SparseGP
@@ -108,9 +108,9 @@ def fit_many(
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     shared = {name: getattr(HeadSettings(), name) for name in OWN}
     for place, job in enumerate(jobs):
-        one = job.settings
-        alone = place if one.learn != "nothing" or one.family == "gibbs" else None
-        groups[(alone, job.train, job.validation, replace(one, **shared))].append(place)
+        own = job.settings
+        alone = place if own.learn != "nothing" or own.family == "gibbs" else None
+        groups[(alone, job.train, job.validation, replace(own, **shared))].append(place)
     points: dict[tuple[object, ...], Points] = {}
     for places in groups.values():
         first = jobs[places[0]]

@@ -62,9 +62,9 @@ class Predictions:
     scan_high: Tensor
 
     @classmethod
-    def join(cls, parts: Sequence["Predictions"]) -> "Predictions":
+    def join(cls, scans: Sequence["Predictions"]) -> "Predictions":
         """Concatenate the predictions of several scans."""
-        return cls(*map(torch.cat, zip(*(vars(one).values() for one in parts), strict=True)))
+        return cls(*map(torch.cat, zip(*(vars(scan).values() for scan in scans), strict=True)))
 
 
 class Sampled(NamedTuple):
@@ -149,12 +149,6 @@ def latent_samples(model: SparseGP, x: Tensor, w: Tensor) -> Tensor:
     return w @ model.project(model.standardise(x), model.prior_root())[0]
 
 
-def _check_width(model: SparseGP, x: Tensor) -> None:
-    n_features = len(model.x_mean)
-    if x.ndim != 2 or x.shape[1] != n_features:
-        raise DataError(f"the head takes {n_features} features a slice, got features {tuple(x.shape)}")
-
-
 @torch.no_grad()
 def mean_logits(models: Sequence[SparseGP], bags: Bags) -> Tensor:
     """Slice logits of E p(f) without sampling (`mean_logit`).
@@ -170,7 +164,7 @@ def mean_logits(models: Sequence[SparseGP], bags: Bags) -> Tensor:
         DataError: a number of features that differs from that of the heads.
     """
     first = models[0]
-    _check_width(first, bags.x)
+    first.check_width(bags.x)
     projection = Projection(first, first.clip(bags.x))
     means, roots = torch.stack([m.q_mean for m in models]), torch.stack([m.q_root.mT for m in models])
     return mean_logit(*projection.moments(means, roots), first.settings.link)
@@ -183,9 +177,7 @@ def standardised_scans(model: SparseGP, bags: Bags) -> Iterator[tuple[Tensor, in
         ScanError: the scans have no ids, and a feature of a scan is NaN or further than `FURTHEST`.
         DataError: the same for a scan with an id; a number of features that differs from that of the head.
     """
-    _check_width(model, bags.x)
-    if bags.ids is not None and len(bags.ids) != len(bags.offsets) - 1:
-        raise DataError(f"{len(bags.ids)} scan ids do not fit offsets of {len(bags.offsets) - 1} scans")
+    model.check_width(bags.x)
     for b, rows in enumerate(bags.x.to(model.x_mean.device).split(bags.offsets.diff().tolist())):
         z = model.standardise(rows)
         away = z.abs()
@@ -252,7 +244,7 @@ def predict(
     if calibration is not None:
         calibration.check(model.settings.variant.rule)
     drawn = draw(model, bags, samples=samples, seed=seed)
-    return summarise(one.probabilities(calibration) for one in drawn)
+    return summarise(scan.probabilities(calibration) for scan in drawn)
 
 
 def pool(members: Sequence[Sampled], places: Sequence[Sequence[int] | None]) -> Sampled:

@@ -183,6 +183,13 @@ class SparseGP(gpytorch.models.ApproximateGP):
         strategy._clear_cache()
         return strategy(self.standardise(inputs), prior=prior, **kwargs)
 
+    def check_width(self, x: Tensor) -> None:
+        """Raise `DataError` unless x has the D columns of the training features."""
+        if x.ndim != 2 or x.shape[1] != len(self.x_mean):
+            raise DataError(
+                f"the head takes {len(self.x_mean)} features a slice, got features {tuple(x.shape)}"
+            )
+
     def clip(self, x: Tensor) -> Tensor:
         """Clip raw features (..., D) to `CLIP` training standard deviations around the training mean."""
         low, high = (self.x_mean + sign * CLIP * self.x_std for sign in (-1, 1))

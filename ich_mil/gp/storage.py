@@ -120,9 +120,7 @@ def load_head(
     state, _ = read_tensors(path)
     try:
         # compared first: a head as described could take more memory than its file
-        if not {(n_inducing, width), (n_inducing, n_inducing)} <= {
-            tuple(one.shape) for one in state.values()
-        }:
+        if not {(n_inducing, width), (n_inducing, n_inducing)} <= {tuple(v.shape) for v in state.values()}:
             raise ValueError(f"{n_inducing} inducing points of {width} features")
         zeros = torch.zeros(width, dtype=torch.float64)
         model = SparseGP(

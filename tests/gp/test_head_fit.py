@@ -413,16 +413,6 @@ def test_the_paper_preset_equals_the_textbook_from_labels_start(preset):
     close(model(x).variance, var)
 
 
-def test_one_of_several_weights_does_not_hold_the_memory_of_all():
-    several = Weights.prior(3, 4, like=torch.zeros((), dtype=torch.float64))
-    several.mean.copy_(torch.arange(12.0).view(3, 4))
-    one = several.one(1)
-    assert one.mean.tolist() == [[4.0, 5.0, 6.0, 7.0]]
-    assert one.log_det.shape == (1,)
-    assert [value.untyped_storage().nbytes() for value in one] == [4 * 8, 16 * 8, 8]
-    assert one.one(0) is one
-
-
 def test_weights_by_hand():
     # S⁻¹ = I + [[3]] = 4, m = S · 2
     weights = Weights.solve(torch.full((1, 1, 1), 3.0).double(), torch.full((1, 1), 2.0).double())
@@ -461,17 +451,6 @@ def test_constant_features_and_duplicate_points_are_told():
         model, report = fit(Bags(torch.ones_like(x), offsets, labels), settings)
     assert bool(torch.isfinite(model.q_mean).all())
     assert math.isfinite(report.elbo[-1])
-
-
-def test_a_new_q_is_that_of_the_next_prediction():
-    x, offsets, labels = scans()
-    model, _ = fit(Bags(x, offsets, labels), HeadSettings(n_inducing=8, sweeps=3))
-    phi, residual = model.project(model.standardise(x), model.prior_root())
-    model(x)
-    mean, root = 2 * model.q_mean, 3 * model.q_root
-    model.set_q(mean.clone(), root.clone())
-    close(model(x).mean, mean @ phi)
-    close(model(x).variance, (root.mT @ phi).square().sum(0) + residual)
 
 
 def test_gradients_of_q_are_those_of_its_own_features():

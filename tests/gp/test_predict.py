@@ -260,8 +260,6 @@ def test_bad_input_is_refused(head, new):
         for call in (predict, lambda model, bags: mean_logits([model], bags)):
             with pytest.raises(DataError, match=rf"3 features .* {width}\)"):
                 call(head, new._replace(x=new.x[:, :width]))
-    with pytest.raises(DataError, match="8 scan ids"):
-        predict(head, new._replace(ids=new.ids[:-1]))
     with pytest.raises(ValueError, match="samples must be at least 2"):
         predict(head, new, samples=1)
     with pytest.raises(ValueError, match="'top_3', not to 'max'"):

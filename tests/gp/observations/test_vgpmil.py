@@ -219,19 +219,6 @@ def test_a_runaway_fit_is_stopped_told_and_returns_a_good_state(with_validation,
     assert float(q.mean.abs().max()) == pytest.approx(report.max_abs_mean[report.best_sweep - 1], rel=1e-10)
 
 
-def test_a_runaway_fit_without_validation_scans_is_judged_by_its_training_scans(preset):
-    preset(logistic_tail=False)
-    data = Bags(*scans(40, 0, longest=20))
-    settings = HeadSettings(density="gamma", alpha=0.5, beta=4.0, n_inducing=10)
-    found = []
-    for judges in (None, data):
-        with pytest.warns(UserWarning, match="has run away"):
-            found.append(fit(data, settings, validation=judges))
-    (alone, report), (watched, other) = found
-    assert report.best_sweep == other.best_sweep < len(report.elbo) == len(other.elbo)
-    close(alone.q_mean, watched.q_mean)
-
-
 def test_the_logistic_tail_holds_the_same_fit():
     x, offsets, labels = scans(80, 0, longest=40)
     report = fit(Bags(x, offsets, labels), HeadSettings(density="gamma", alpha=0.5, beta=4.0, n_inducing=30))[
