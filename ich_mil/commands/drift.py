@@ -18,10 +18,10 @@ from ich_mil.data.features import FeatureSet
 from ich_mil.errors import ConfigError, ModelError, named
 from ich_mil.evaluate.deployment.drift import LEAST_BATCH, DriftAlarm, DriftResult, column_names, summarise
 from ich_mil.files import whole_file, write_json
+from ich_mil.ledger import NOTICE
 from ich_mil.model_files import read_tensors
 from ich_mil.progress import say
 from ich_mil.runs.folder import REFERENCE
-from ich_mil.runs.predictions import NOTICE
 from ich_mil.runs.storage import load_model
 
 FORMAT = "ich_mil.drift_reference.1"

@@ -24,7 +24,7 @@ from ich_mil.evaluate.bootstrap import (
     proportion_interval,
 )
 from ich_mil.evaluate.metrics import known_scores, patient_keys
-from ich_mil.evaluate.threshold import THRESHOLD
+from ich_mil.ledger import THRESHOLD
 
 GRID = np.linspace(0, 1, 101)
 """Abscissas of the curves."""

@@ -30,7 +30,7 @@ from sklearn.metrics import (
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
-from ich_mil.evaluate.threshold import THRESHOLD
+from ich_mil.ledger import THRESHOLD
 
 OPERATING_POINTS = (90, 95)
 """Specificity (sensitivity) in per cent that a threshold must reach; the metric is the other of the two."""

@@ -8,8 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from ich_mil.dicom.geometry.planes import find_gaps, steps_of
-from ich_mil.evaluate.threshold import THRESHOLD
-from ich_mil.ledger import Code
+from ich_mil.ledger import THRESHOLD, Code
 from ich_mil.report.page import percent
 from ich_mil.report.words import numbers, span
 from ich_mil.runs.predictions import ScanResult

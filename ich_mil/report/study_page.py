@@ -15,22 +15,12 @@ import numpy as np
 from ich_mil.dicom.geometry.planes import Edges
 from ich_mil.dicom.head_box import HeadBox, head_box
 from ich_mil.gp.counterfactual import slice_runs
+from ich_mil.ledger import MARK, Code, decision_words, problems, routine
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import embedded, percent, render
 from ich_mil.report.pictures import FAINT, WINDOWS, Overlay, overlay, overview, slice_pictures
 from ich_mil.report.strip import make_strip
-from ich_mil.report.words import (
-    CODES,
-    MARK,
-    drivers,
-    extra_names,
-    kinds,
-    numbers,
-    problems,
-    results_in_words,
-    routine,
-    unlike,
-)
+from ich_mil.report.words import drivers, extra_names, kinds, numbers, unlike
 from ich_mil.runs.predictions import Provenance, ScanResult, SliceResult
 
 EVEN = 0.1
@@ -103,7 +93,7 @@ def render_study(
         run_link=run_link,
         neighbours=neighbours,
         planes=planes,
-        result=results_in_words(decided_by)[scan.decision],
+        result=decision_words(decided_by)[scan.decision],
         mark=MARK[scan.decision],
         drivers=drivers(scan),
         problems=problems(scan.ledger),
@@ -111,7 +101,6 @@ def render_study(
         extras=_extras(scan),
         kinds=kinds(scan),
         routine=routine(scan.ledger),
-        codes=CODES,
         max_ledger=MAX_LEDGER,
         on_paper=PROBLEMS_ON_PAPER,
         strip=make_strip(scan, mapped),
@@ -191,14 +180,13 @@ def _check(scan: ScanResult, hu: np.ndarray, maps: ScanMaps | None, edges: Seque
 def _values(one: SliceResult) -> dict[str, str]:
     """Formatted values of a slice for the page; contains no text from outside."""
     low, high = one.interval_95
-    known = {str(code): words for code, words in CODES.items()}
     return {
         "place": "" if one.position_mm is None else f"{one.position_mm:.1f} mm",
         "probability": percent(one.probability),
         "interval": f"{percent(low)} to {percent(high)}",
         "without": "–" if one.scan_without is None else percent(one.scan_without),
         "label": {0: "no bleed", 1: "bleed", None: "–"}[one.label],
-        "corrections": ", ".join(known.get(code, "other") for code in one.corrections) or "none",
+        "corrections": ", ".join(Code(code).text for code in one.corrections) or "none",
     }
 
 

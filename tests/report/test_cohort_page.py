@@ -2,8 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE
-from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.ledger import LOOK, NEGATIVE, POSITIVE, Code, LedgerEntry
 from ich_mil.report.cohort_page import render_cohort, worklist
 from ich_mil.report.page import study_file_name
 from ich_mil.runs.predictions import Provenance, Run

@@ -8,14 +8,22 @@ import pytest
 from ich_mil.data.extras import ExtraInstance
 from ich_mil.dicom.geometry.planes import Edges
 from ich_mil.dicom.head_box import head_box
-from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE
 from ich_mil.evaluate.metrics import THRESHOLD
-from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.ledger import (
+    BY_INTERVAL,
+    GUARANTEED,
+    LOOK,
+    NEGATIVE,
+    PLAIN,
+    POSITIVE,
+    Code,
+    LedgerEntry,
+    problems,
+)
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import percent, study_file_name
 from ich_mil.report.study_page import MAX_LEDGER, PROBLEMS_ON_PAPER, Neighbours, render_study
-from ich_mil.report.words import PLAIN, PROMISED, problems
-from ich_mil.runs.predictions import BY_INTERVAL, Provenance, Results, Run, read_results, write_results
+from ich_mil.runs.predictions import Provenance, Results, Run, read_results, write_results
 from tests.html_page import HOSTILE, check_offline
 from tests.results import MODEL, maps_of, scan_of
 
@@ -113,7 +121,7 @@ def test_gauge_and_strip_stand_where_the_numbers_are():
 )
 def test_the_result_is_the_decision_whatever_the_probability(decision, decided_by, expected):
     text = page_of(replace(SCAN, decision=decision), decided_by=decided_by).text
-    every = {*PROMISED.values(), *PLAIN.values()}
+    every = {*GUARANTEED.values(), *PLAIN.values()}
     assert [words for words in every if words in text] == [expected]
 
 
@@ -255,10 +263,10 @@ def test_a_scan_of_one_slice():
     assert "All slices reach 50 %" in text
 
 
-def test_corrections_are_told_in_words_and_an_unknown_one_is_not_repeated():
-    first = replace(SCAN.slices[0], corrections=("hu-clipped", "<b>from elsewhere"))
+def test_corrections_are_worded():
+    first = replace(SCAN.slices[0], corrections=("hu-clipped", "padding"))
     data = data_of(page_of(replace(SCAN, slices=(first, *SCAN.slices[1:]))))
-    assert data["slices"][0]["corrections"] == "extreme values cut, other"
+    assert data["slices"][0]["corrections"] == "extreme values cut, padding set to air"
 
 
 def test_sentences_are_rows_and_their_texts_are_shown_on_request_alone():

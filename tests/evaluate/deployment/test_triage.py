@@ -13,10 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment.triage import (
-    LOOK,
     METHODS,
-    NEGATIVE,
-    POSITIVE,
     Guarantee,
     Triage,
     allowed_losses,
@@ -24,6 +21,7 @@ from ich_mil.evaluate.deployment.triage import (
     next_scans_confidence,
     risk_control_confidence,
 )
+from ich_mil.ledger import LOOK, NEGATIVE, POSITIVE
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from highdicom.ko import KeyObjectSelectionDocument
 from pydicom import dcmread
 
 from ich_mil.dicom.geometry.planes import Edges
-from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.ledger import NOTICE, Code, LedgerEntry, problems
 from ich_mil.report.canvas import VERMILION
 from ich_mil.report.dicom import picture
 from ich_mil.report.dicom.capture import secondary_captures
@@ -18,8 +18,7 @@ from ich_mil.report.dicom.key_objects import KEY_SLICES, key_slices
 from ich_mil.report.dicom.picture import slice_picture, summary_picture
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import percent
-from ich_mil.report.words import problems
-from ich_mil.runs.predictions import NOTICE, Run, ScanResult
+from ich_mil.runs.predictions import Run, ScanResult
 from tests import phantoms
 from tests.report.dicom.made import few_slices, identity_of, maps_of, referenced, sources, write
 

@@ -16,14 +16,14 @@ from pydicom.uid import CTImageStorage
 
 from ich_mil.data.preparation.prepare import prepare
 from ich_mil.errors import DataError
-from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.ledger import BY_INTERVAL, NOTICE, Code, LedgerEntry
 from ich_mil.report.dicom import codes, identity
 from ich_mil.report.dicom.context import NOMINAL_THICKNESS_MM, StudyContext, read_context
 from ich_mil.report.dicom.identity import identify
 from ich_mil.report.dicom.structured_report import structured_report
 from ich_mil.report.dicom.values import valid_uid
 from ich_mil.report.dicom.write import write_dicom_results
-from ich_mil.runs.predictions import BY_INTERVAL, NOTICE, ScanResult, SliceResult
+from ich_mil.runs.predictions import ScanResult, SliceResult
 from tests import phantoms
 from tests.report.dicom.made import few_slices, identity_of, one_file, referenced, result_of, sources, write
 
