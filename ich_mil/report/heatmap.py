@@ -23,7 +23,7 @@ from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_weights
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from ich_mil.encoders.attention_cnn import AttentionCnn
 from ich_mil.encoders.encoder_parts import EncoderParts, split_encoder
@@ -101,34 +101,36 @@ def slice_maps(
 def _without_norms(layers: nn.Sequential, maps: Tensor) -> nn.Sequential:
     """Copy of layers in evaluation mode with each batch norm folded into the convolution before it.
 
-    The outputs are the same to rounding; passes in both directions take a third less time.
+    The outputs are the same to rounding; passes in both directions take a quarter less time.
     """
-    layers = deepcopy(layers)
-    last: list[tuple[nn.Module, Tensor]] = []  # the convolution called last, and its output
-    folded = {}
+    layers = deepcopy(layers).requires_grad_(False)
+    convs: list[tuple[nn.Conv2d, Tensor]] = []  # with their outputs, in the order of calls
+    pairs: list[tuple[nn.Conv2d, nn.BatchNorm2d]] = []
 
-    def fold(norm: nn.Module, inputs: tuple[Tensor]) -> None:
-        if last and last[-1][1] is inputs[0]:
-            folded[norm] = last[-1][0]
+    def called(conv: nn.Conv2d, _: object, output: Tensor) -> None:
+        convs.append((conv, output))
+
+    def follows(norm: nn.BatchNorm2d, inputs: tuple[Tensor]) -> None:
+        if convs and convs[-1][1] is inputs[0]:
+            pairs.append((convs[-1][0], norm))
 
     hooks = [
-        module.register_forward_hook(lambda module, _, output: last.append((module, output)))
-        if isinstance(module, nn.Conv2d)
-        else module.register_forward_pre_hook(fold)
+        module.register_forward_hook(called) for module in layers.modules() if isinstance(module, nn.Conv2d)
+    ]
+    hooks += [
+        module.register_forward_pre_hook(follows)
         for module in layers.modules()
-        if isinstance(module, nn.Conv2d | nn.BatchNorm2d)
+        if isinstance(module, nn.BatchNorm2d)
     ]
     layers(maps)
     for hook in hooks:
         hook.remove()
-    for name, norm in [*layers.named_modules()]:
-        if norm in folded:
-            conv = folded[norm]
-            conv.weight, conv.bias = fuse_conv_bn_weights(
-                conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
-            )
-            layers.set_submodule(name, nn.Identity())
-    return layers.requires_grad_(False)
+    names = {module: name for name, module in layers.named_modules()}
+    for conv, norm in pairs:
+        folded = fuse_conv_bn_eval(conv, norm)
+        conv.weight, conv.bias = folded.weight, folded.bias
+        layers.set_submodule(names[norm], nn.Identity())
+    return layers
 
 
 @torch.no_grad()

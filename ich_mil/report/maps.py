@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
 from ich_mil.data.store import scan_file
-from ich_mil.dicom.head_box import head_box
+from ich_mil.dicom.head_box import HeadBox, head_box
 from ich_mil.errors import DataError
 from ich_mil.files import digest, whole_file
 from ich_mil.report.heatmap import evidence_draws, slice_maps
@@ -128,15 +128,18 @@ def make_maps(model: TrainedModel, hu: np.ndarray, scan: ScanResult) -> ScanMaps
         return None
     chosen = sorted(sorted(range(len(scan.slices)), key=lambda n: -scan.slices[n].probability)[:MAPPED])
     samples = max(MAP_SAMPLES // len(model.members), 2)
-    found = [_member_maps(member, hu, chosen, samples, model.seed) for member in model.members]
-    return found[0] if len(found) == 1 else _mixture(found, *hu.shape[1:])
+    box = head_box(hu)
+    maps = [_member_maps(member, hu, box, chosen, samples, model.seed) for member in model.members]
+    return maps[0] if len(maps) == 1 else _mixture(maps, *hu.shape[1:])
 
 
-def _member_maps(member: Member, hu: np.ndarray, chosen: list[int], samples: int, seed: int) -> ScanMaps:
+def _member_maps(
+    member: Member, hu: np.ndarray, head: HeadBox, chosen: list[int], samples: int, seed: int
+) -> ScanMaps:
     """Maps of one member of the ensemble, on the grid of its own input pictures."""
     cnn = member.cnn
     assert cnn is not None  # maps are for runs with pictures
-    box = head_box(hu) if cnn.encoder_settings.crop else None
+    box = head if cnn.encoder_settings.crop else None
     shown = torch.from_numpy(hu if box is None else box.crop(hu))
     pictures = cnn.pictures().scan(shown.to(next(cnn.parameters()).device))
     mean, std = slice_maps(cnn, member.head, pictures, chosen, evidence_draws(member.head, samples, seed))

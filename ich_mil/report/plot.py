@@ -71,8 +71,8 @@ def make_plot(
             axis.grid(visible=True, gid="grid", clip_on=False)
         bands = [(number, frame.dropna()) for number, frame in enumerate(frames.values()) if "low" in frame]
         for number, band in bands:
-            ends = (edge.clip(*y) for edge in (band.low, band.high))
-            ax.fill_between(band.x, *ends, gid=f"band line{number % STYLES}", clip_on=False)
+            low, high = band.low.clip(*y), band.high.clip(*y)
+            ax.fill_between(band.x, low, high, gid=f"band line{number % STYLES}", clip_on=False)
         ax.plot([p[0] for p in reference], [p[1] for p in reference], gid="reference", clip_on=False)
         for number, frame in reversed([*enumerate(frames.values())]):
             line = frame[frame.y >= y[0]]  # no NaN

@@ -73,11 +73,11 @@ def render_study(
         neighbours: relative addresses of the worklist and its neighbouring studies, if any.
 
     Raises:
-        ValueError: a probability is outside [0, 1], pictures, edges or maps do not fit the slices, or
-            `run_link` is not relative.
+        ValueError: pictures or edges do not fit the slices, or `run_link` is not relative.
     """
     edges = edges or [None] * len(scan.slices)
-    _check(scan, hu, maps, edges)
+    if not len(hu) == len(scan.slices) == len(edges):
+        raise ValueError(f"{len(hu)} pictures and edges of {len(edges)} for {len(scan.slices)} slices")
     pictures, box = slice_pictures(hu), head_box(hu)
     planes = _overviews(scan, hu, box, spacing_mm)
     overlays = {} if maps is None else {of: overlay(maps, of, hu.shape[1:]) for of in OVERLAYS}
@@ -137,7 +137,6 @@ def render_study(
 
 
 def _extras(scan: ScanResult) -> list[dict[str, str]]:
-    """Rows of sentences and covariates; the template withholds their texts unless names are shown."""
     return [
         {
             "name": name[0].upper() + name[1:],
@@ -163,22 +162,7 @@ def _overviews(
     return overview(hu, box, (step, *spacing_mm))
 
 
-def _check(scan: ScanResult, hu: np.ndarray, maps: ScanMaps | None, edges: Sequence[Edges | None]) -> None:
-    name = f"scan {scan.scan!r}"
-    parts: list[ScanResult | SliceResult] = [scan, *scan.slices]
-    values = [number for one in parts for number in (one.probability, *one.interval_95)]
-    if not all(0 <= number <= 1 for number in values):
-        raise ValueError(f"{name}: probabilities must lie in [0, 1]")
-    if hu.ndim != 3 or len(hu) != len(scan.slices) or len(hu) == 0:
-        raise ValueError(f"{name}: {len(scan.slices)} slices, but pictures of shape {hu.shape}")
-    if len(edges) != len(scan.slices):
-        raise ValueError(f"{name}: {len(scan.slices)} slices, but edges of {len(edges)}")
-    if maps is not None and not ((maps.slices >= 0) & (maps.slices < len(hu))).all():
-        raise ValueError(f"{name}: maps of slices {maps.slices.tolist()}, but there are {len(hu)}")
-
-
 def _values(one: SliceResult) -> dict[str, str]:
-    """Formatted values of a slice for the page; contains no text from outside."""
     low, high = one.interval_95
     return {
         "place": "" if one.position_mm is None else f"{one.position_mm:.1f} mm",

@@ -4,7 +4,6 @@ import pytest
 
 from ich_mil.dicom.files.elements import Elements
 from ich_mil.dicom.files.text import decode_text
-from ich_mil.report.dicom.values import decoded
 
 
 def kanji(text: str, back: bytes = b"(B") -> bytes:
@@ -66,7 +65,6 @@ KOREAN_TEXT = "Hong^Gildong=洪^吉洞=홍^길동"
 )
 def test_text_of_any_character_set_for_the_worklist_and_for_results(raw, character_sets, text):
     assert decode_text(raw, character_sets) == text
-    assert decoded(raw, character_sets) == text
     values = {"SpecificCharacterSet": "\\".join(character_sets).encode(), "PatientName": raw}
     elements = Elements("", "", True, values, -1, -1, 0, lambda: None)  # type: ignore[arg-type, return-value]
     assert elements.text("PatientName") == text.strip()
