@@ -97,7 +97,6 @@ def render_cohort(
 
 
 def _runs(scan: ScanResult) -> list[str]:
-    """Most influential runs, as 'slices 13–18 (21 %)' with the scan's probability without the run."""
     named = [
         span(run.first, run.last) + ("" if run.scan_without is None else f" ({percent(run.scan_without)})")
         for run in by_drop(scan)[:MAX_RUNS]

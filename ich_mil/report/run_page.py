@@ -143,7 +143,6 @@ def render_run(page: RunPage) -> str:
 
 
 def _evaluated(one: EvaluatedSet) -> dict[str, Any]:
-    """Template values of one data set: main figures, plots and tables."""
     table = one.table[(one.table.level == SCAN) & (one.table.model == one.table.model.iloc[0])]
     rows = {str(row["metric"]): row for row in table.to_dict("records")}
     first = rows["auc"]
@@ -161,7 +160,6 @@ def _evaluated(one: EvaluatedSet) -> dict[str, Any]:
 
 
 def _plots(curves: Mapping[str, Mapping[str, pd.DataFrame]], *, prevalence: float) -> list[Plot]:
-    """Plots of a data set, the ROC curve first."""
     x = np.linspace(0, 0.99, 100)
     everyone = pd.DataFrame({"x": x, "y": prevalence - (1 - prevalence) * x / (1 - x)})
     diagonal, unit = ((0, 0), (1, 1)), (0.0, 1.0)

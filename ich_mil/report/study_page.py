@@ -190,7 +190,6 @@ def _top(
 
 
 def _sides(edges: Sequence[Edges | None]) -> str:
-    """Legend of the letters at the edges of the pictures."""
     letters = {letter for one in edges if one for letter in one}
     if not letters:
         return "The orientation of the slices is unknown: no side of the patient is marked."

@@ -144,7 +144,6 @@ def read_context(scan: ScanResult, prepared: PreparedSet) -> StudyContext:
 def _source_slice(
     row: dict, root: Path, files: dict[Path, tuple[tuple[SliceHeader, ...], Elements]]
 ) -> SourceSlice:
-    """Source images of one row of the scan record, read from their files."""
     images = []
     for name, sop in zip(row["sources"], row["sops"], strict=True):
         path, frame = slice_file(root, name)

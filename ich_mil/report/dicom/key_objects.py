@@ -59,7 +59,6 @@ def key_objects(scan: ScanResult, context: StudyContext, identity: Identity) -> 
 
 
 def _description(scan: ScanResult) -> str:
-    """Selection rule and the probability of each key slice."""
     chosen = ", ".join(
         f"slice {place + 1} ({percent(scan.slices[place].probability)})" for place in key_slices(scan)
     )

@@ -137,7 +137,6 @@ def _say(figure: Figure, y: float, text: str, size: float, *, colour: str = _WHI
 
 
 def _lines(figure: Figure, text: str, size: float, *, most: int) -> list[str]:
-    """Wrap a text to the width of the figure, truncated after `most` lines."""
     width = int(figure.get_figwidth() * 120 / size)
     return textwrap.wrap(" ".join(printable(text).split()), width, max_lines=most, placeholder=" …")
 
@@ -166,17 +165,14 @@ def _strip(ax: Axes, scan: ScanResult, shown: Sequence[int]) -> None:
 
 
 def _grey(hu: np.ndarray, places: Sequence[int]) -> np.ndarray:
-    """Slices (len(places), H, W) in the brain window, in [0, 1]."""
     return apply_windows(torch.from_numpy(hu[list(places)]), (WINDOWS["brain"],))[:, 0].numpy()
 
 
 def _top(values: np.ndarray) -> float:
-    """Maximum over all slices of the scan."""
     return float(np.nan_to_num(values).max())
 
 
 def _map_of(maps: ScanMaps | None, place: int) -> np.ndarray | None:
-    """Evidence (H, W) of one slice; None if it has no map."""
     if maps is None or place not in maps.slices:
         return None
     return maps.mean[int(np.searchsorted(maps.slices, place))]
@@ -224,7 +220,6 @@ def _show(
 
 
 def _pixels(figure: Figure) -> np.ndarray:
-    """Render a figure to (H, W, 3) uint8 RGB."""
     canvas = figure.canvas
     assert isinstance(canvas, FigureCanvasAgg)
     with warnings.catch_warnings():

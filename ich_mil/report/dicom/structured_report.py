@@ -161,14 +161,12 @@ def _probability(of: ScanResult | SliceResult) -> list[Measurement]:
 
 
 def _references(images: Sequence[SourceImage]) -> list[SourceImageForMeasurementGroup]:
-    """References to the source images, one for each file, with its frame numbers."""
     return [
         SourceImageForMeasurementGroup(*file, frames or None) for file, frames in frames_of(images).items()
     ]
 
 
 def _comments(scan: ScanResult, decided_by: str, context: StudyContext) -> list[str]:
-    """Text comments on the limits and the origin of the numbers."""
     comments = [f"{NOTICE} The original images are unchanged: look at the full study."]
     comments += [warning] if (warning := unlike(scan)) else []
     comments.append(f"Decision '{scan.decision}': {decided_by.rstrip('.')}.")
