@@ -1,7 +1,8 @@
-"""Ledger of a prepared set: one entry per refused file, corrected value or choice.
+"""Vocabulary: the ledger codes of the input, the decisions on a scan, and the wording of both for users.
 
-In: entries from reading files, ordering slices and choosing series. Out: `ledger.csv` with columns
-`scan,file,code,detail`. No slice is dropped without an entry.
+Pages, DICOM results, tables and the console take their words from here. The ledger has one entry per refused
+file, corrected value or choice: no slice is dropped without an entry. It is stored as `ledger.csv`. Wordings
+contain no text of a DICOM file, which may name a patient.
 """
 
 from collections import Counter
@@ -13,6 +14,41 @@ from typing import Self
 
 from ich_mil.files import CsvRows
 
+NOTICE = "For research only, not for diagnosis."
+THRESHOLD = 0.5
+"""Scans and slices with at least this probability count as positive."""
+
+NEGATIVE, LOOK, POSITIVE = "negative", "look", "positive"
+DECISIONS = (POSITIVE, LOOK, NEGATIVE)
+"""Decisions in the order in which scans are read; `look` leaves a scan to a radiologist."""
+MARK = {POSITIVE: "▲", LOOK: "◆", NEGATIVE: "○"}
+"""A symbol for each decision, so that it does not rest on colour alone."""
+GUARANTEED = {
+    POSITIVE: "Intracranial hemorrhage likely",
+    LOOK: "Undecided: please look",
+    NEGATIVE: "Intracranial hemorrhage unlikely",
+}
+"""Wording of the decisions where the thresholds have a statistical guarantee."""
+PLAIN = GUARANTEED | {
+    POSITIVE: f"Probability above {100 * THRESHOLD:.0f} %",
+    NEGATIVE: f"Probability below {100 * THRESHOLD:.0f} %",
+}
+"""Wording without a guarantee: a statement about the probability only."""
+BY_INTERVAL = f"where the 95 % interval lies against {100 * THRESHOLD:.0f} %; nothing is promised"
+"""Decision rule without triage thresholds."""
+WHOLE_ONLY = "a scan that was not seen whole, or is unlike the training scans, is never called negative"
+"""Addition to every decision rule."""
+
+
+def has_guarantee(decided_by: str) -> bool:
+    """Whether the decision rule `Results.decided_by` is that of triage thresholds with a guarantee."""
+    return not decided_by.startswith(BY_INTERVAL)
+
+
+def decision_words(decided_by: str) -> dict[str, str]:
+    """Wording of each decision under the decision rule `Results.decided_by`."""
+    return GUARANTEED if has_guarantee(decided_by) else PLAIN
+
 
 class Code(StrEnum):
     """Code of a ledger entry.
@@ -20,88 +56,93 @@ class Code(StrEnum):
     Attributes:
         kind: `refused`, the file or scan is not used; `corrected`, a value was changed by a documented rule;
             `choice` of a series; or `noted`, used unchanged.
-        incomplete: a part of the scan was not seen, or it is unlike the training scans: such a scan is never
-            called negative.
+        weight: `routine`; `problem`, a reader of the result must know; or `incomplete`, a problem of a scan
+            that was not seen whole, or is unlike the training scans: it is never called negative.
+        text: wording for users.
     """
 
     kind: str
-    incomplete: bool
+    weight: str
+    text: str
 
-    def __new__(cls, text: str, kind: str = "", incomplete: bool = False) -> Self:  # noqa: D102
-        code = str.__new__(cls, text)
-        code._value_, code.kind, code.incomplete = text, kind, incomplete
+    def __new__(cls, value: str, kind: str = "", weight: str = "", text: str = "") -> Self:  # noqa: D102
+        code = str.__new__(cls, value)
+        code._value_, code.kind, code.weight, code.text = value, kind, weight, text
         return code
 
-    NOT_DICOM = "not-dicom", "refused"
-    NOT_CT = "not-ct", "refused"
-    LOCALIZER = "localizer", "refused"
-    NOT_AN_IMAGE = "not-an-image", "refused"
-    MULTI_FRAME = "multi-frame", "refused", True
-    NO_GEOMETRY = "no-geometry", "refused", True
-    NO_UID = "no-uid", "refused", True
-    NO_HU_SCALE = "no-hu-scale", "refused", True
-    UNREADABLE = "unreadable", "refused", True
-    NOT_OPENED = "not-opened", "refused", True
-    NO_DECODER = "no-decoder", "refused", True
-    OTHER_FOLDER = "other-folder", "refused"
-    FLAT = "flat", "refused", True
-    NOISE = "noise", "refused", True
-    DUPLICATE = "duplicate", "refused"
-    OTHER_SHAPE = "other-shape", "refused"
-    OTHER_ORIENTATION = "other-orientation", "refused"
-    SCAN_EMPTY = "scan-empty", "refused"
-    NO_LABEL = "no-label", "refused"
-    """A scan without a label in a labelled set."""
-    NO_HEAD = "no-head", "choice"
-    SERIES_NOT_CHOSEN = "series-not-chosen", "choice"
-    """Another series was chosen for the scan."""
-    SERIES_CHOSEN = "series-chosen", "choice"
-    """Reason for the choice of this series."""
-    SERIES_JOINED = "series-joined", "choice"
-    """The scan was stored in several series, joined here."""
-    INTERCEPT_12_BIT = "intercept-12-bit", "corrected"
-    ALREADY_HU = "already-hu", "corrected"
-    PADDING = "padding", "corrected"
-    UNUSED_BITS = "unused-bits", "corrected"
-    HU_CLIPPED = "hu-clipped", "corrected"
-    AVERAGED = "averaged", "corrected"
-    THINNED = "thinned", "corrected"
-    """Only some of the overlapping thick slices are used."""
-    SERIES_KIND = "series-kind", "noted", True
-    """The chosen series is not a plain axial series of the head."""
-    CONTRAST_UNSURE = "contrast-unsure", "noted"
-    """The series description contradicts the header on contrast agent."""
-    PART_OF_HEAD = "part-of-head", "noted", True
-    """The chosen series covers less than a head."""
-    GAP = "gap", "noted", True
-    SPACING_CHANGES = "spacing-changes", "noted"
-    TILTED = "tilted", "noted"
-    FLIPPED = "flipped", "noted"
-    PIXELS_NOT_SQUARE = "pixels-not-square", "noted"
-    """Row and column spacing differ."""
-    CENTRE_MOVES = "centre-moves", "noted"
-    OTHER_PICTURE = "other-picture", "noted", True
-    """Two different slices at the same position; one of them is not used."""
-    OTHER_RESCALE = "other-rescale", "noted", True
+    NOT_DICOM = "not-dicom", "refused", "routine", "not a DICOM file"
+    NOT_CT = "not-ct", "refused", "routine", "not CT"
+    LOCALIZER = "localizer", "refused", "routine", "a localizer"
+    NOT_AN_IMAGE = "not-an-image", "refused", "routine", "no image"
+    MULTI_FRAME = "multi-frame", "refused", "incomplete", "frames without distinct positions"
+    NO_GEOMETRY = "no-geometry", "refused", "incomplete", "position or orientation missing"
+    NO_UID = "no-uid", "refused", "incomplete", "identifiers missing"
+    NO_HU_SCALE = "no-hu-scale", "refused", "incomplete", "no Hounsfield scale"
+    UNREADABLE = "unreadable", "refused", "incomplete", "damaged"
+    NOT_OPENED = "not-opened", "refused", "incomplete", "cannot be opened"
+    NO_DECODER = "no-decoder", "refused", "incomplete", "compressed in an unknown way"
+    OTHER_FOLDER = "other-folder", "refused", "problem", "in a folder that is not a study"
+    FLAT = "flat", "refused", "incomplete", "an image of one grey value"
+    NOISE = "noise", "refused", "incomplete", "an image of noise"
+    DUPLICATE = "duplicate", "refused", "problem", "a repeated slice"
+    OTHER_SHAPE = "other-shape", "refused", "problem", "image size differs from its series"
+    OTHER_ORIENTATION = "other-orientation", "refused", "problem", "orientation differs from its series"
+    SCAN_EMPTY = "scan-empty", "refused", "problem", "no slice could be used"
+    NO_LABEL = "no-label", "refused", "problem", "a scan without a label"
+    NO_HEAD = "no-head", "choice", "routine", "shows no head"
+    SERIES_NOT_CHOSEN = "series-not-chosen", "choice", "routine", "another series was used"
+    SERIES_CHOSEN = "series-chosen", "choice", "routine", "series chosen by rule"
+    SERIES_JOINED = "series-joined", "choice", "routine", "series stored in parts, joined"
+    INTERCEPT_12_BIT = "intercept-12-bit", "corrected", "problem", "12-bit overflow of stored values"
+    ALREADY_HU = "already-hu", "corrected", "problem", "values were Hounsfield units already"
+    PADDING = "padding", "corrected", "routine", "padding set to air"
+    UNUSED_BITS = "unused-bits", "corrected", "routine", "unused bits cleared"
+    HU_CLIPPED = "hu-clipped", "corrected", "problem", "extreme values cut"
+    AVERAGED = "averaged", "corrected", "routine", "thin slices averaged"
+    THINNED = "thinned", "corrected", "routine", "overlapping slices left out"
+    SERIES_KIND = "series-kind", "noted", "incomplete", "not a plain axial head series"
+    CONTRAST_UNSURE = "contrast-unsure", "noted", "problem", "contrast agent possible"
+    """Contrast agent unknown: the series description is not understood, or contradicts the header."""
+    PART_OF_HEAD = "part-of-head", "noted", "incomplete", "only part of the head"
+    GAP = "gap", "noted", "incomplete", "gap between slices"
+    SPACING_CHANGES = "spacing-changes", "noted", "routine", "slice distance changes"
+    TILTED = "tilted", "noted", "routine", "gantry tilted"
+    FLIPPED = (
+        "flipped",
+        "noted",
+        "problem",
+        "rows or columns stored in reverse order; images are shown as stored",
+    )
+    PIXELS_NOT_SQUARE = (
+        "pixels-not-square",
+        "noted",
+        "problem",
+        "pixels are not square: images are stretched, also for the model",
+    )
+    CENTRE_MOVES = "centre-moves", "noted", "routine", "image centre moves"
+    OTHER_PICTURE = (
+        "other-picture",
+        "noted",
+        "incomplete",
+        "two different images at one position, one of them used",
+    )
+    OTHER_RESCALE = "other-rescale", "noted", "incomplete", "Hounsfield scale differs from its series"
     """RescaleSlope or RescaleIntercept differs from most slices of the series."""
-    LOSSY = "lossy", "noted"
-    """The pixels were compressed with loss, or have the grey values of an 8-bit image."""
-    COARSE = "coarse-grey", "noted", True
-    """The grey values are too coarse to tell blood from brain reliably."""
-    SOP_REPEATED = "sop-repeated", "noted"
-    MODALITY_MISSING = "modality-missing", "noted"
-    SEVERAL_PATIENTS = "several-patients", "noted", True
+    LOSSY = "lossy", "noted", "problem", "compressed with loss, or grey values of 8 bits"
+    COARSE = "coarse-grey", "noted", "incomplete", "grey levels too coarse to distinguish blood from brain"
+    SOP_REPEATED = "sop-repeated", "noted", "routine", "slice identifier used twice"
+    MODALITY_MISSING = "modality-missing", "noted", "routine", "modality not stated"
+    SEVERAL_PATIENTS = "several-patients", "noted", "incomplete", "several patient identifiers in one study"
     """The files of the study name several patients; the scan of one of them may not have been used."""
-    PATIENT_MISSING = "patient-missing", "noted"
-    SAME_SLICES = "same-slices", "noted"
+    PATIENT_MISSING = "patient-missing", "noted", "routine", "no patient identifier"
+    SAME_SLICES = "same-slices", "noted", "routine", "same slices as another scan"
     """Duplicate of another scan; both count as the same patient."""
-    LEARNED_FROM = "learned-from", "noted"
+    LEARNED_FROM = "learned-from", "noted", "problem", "the model was trained or calibrated on this patient"
     """The model was trained or calibrated on this scan, or on another scan of the patient."""
-    UNLIKE = "unlike-training", "noted", True
-    """The slice features are unlike those of the training scans."""
-    LABEL_REPEATED = "label-repeated", "noted"
-    LABEL_CLASH = "label-clash", "noted"
-    LABEL_UNUSED = "label-unused", "noted"
+    UNLIKE = "unlike-training", "noted", "incomplete", "unlike the scans the model was trained on"
+    LABEL_REPEATED = "label-repeated", "noted", "routine", "label given twice"
+    LABEL_CLASH = "label-clash", "noted", "routine", "labels contradict each other"
+    LABEL_UNUSED = "label-unused", "noted", "routine", "label without an image"
 
 
 def _of_kind(kind: str) -> frozenset[Code]:
@@ -109,7 +150,8 @@ def _of_kind(kind: str) -> frozenset[Code]:
 
 
 REFUSED, CORRECTED, CHOICES = _of_kind("refused"), _of_kind("corrected"), _of_kind("choice")
-INCOMPLETE = frozenset(code for code in Code if code.incomplete)
+INCOMPLETE = frozenset(code for code in Code if code.weight == "incomplete")
+PROBLEMS = frozenset(code for code in Code if code.weight != "routine")
 PASSING = frozenset({Code.NOT_OPENED, Code.NO_DECODER})
 """Temporary refusals; the next run tries these files again."""
 
@@ -122,6 +164,42 @@ class LedgerEntry:
     file: str
     code: Code
     detail: str
+
+
+def incomplete(ledger: Iterable[LedgerEntry]) -> list[Code]:
+    """Codes of the reasons why a part of a scan was not seen; empty for a complete scan."""
+    return sorted({entry.code for entry in ledger} & INCOMPLETE)
+
+
+def whole_only(decision: str, ledger: Iterable[LedgerEntry]) -> str:
+    """Replace the decision `NEGATIVE` by `LOOK` for a scan of which a part was not seen."""
+    return LOOK if decision == NEGATIVE and incomplete(ledger) else decision
+
+
+def in_no_study(ledger: Iterable[LedgerEntry]) -> list[LedgerEntry]:
+    """Refused files that may be slices of an unknown scan."""
+    return [entry for entry in ledger if not entry.scan and entry.code in REFUSED & INCOMPLETE]
+
+
+def problems(ledger: Iterable[LedgerEntry]) -> list[str]:
+    """Lines on the problems of the input, in the order of the codes."""
+    return [_line(code, count) for code, count in _counts(ledger) if code in PROBLEMS]
+
+
+def routine(ledger: Iterable[LedgerEntry]) -> list[str]:
+    """Lines on all other ledger entries, in the order of the codes."""
+    return [_line(code, count) for code, count in _counts(ledger) if code not in PROBLEMS]
+
+
+def _counts(ledger: Iterable[LedgerEntry]) -> list[tuple[Code, int]]:
+    counts = Counter(entry.code for entry in ledger)
+    return [(code, counts[code]) for code in Code if counts[code]]
+
+
+def _line(code: Code, count: int) -> str:
+    kind = f"{code.kind.capitalize()}: " if code.kind in ("refused", "corrected") else ""
+    text = f"{kind}{code.text}" if kind else code.text[0].upper() + code.text[1:]
+    return text if count == 1 else f"{text} ({count} times)"
 
 
 class LedgerWriter:

@@ -5,7 +5,7 @@ import hashlib
 import re
 from html.parser import HTMLParser
 
-from ich_mil.runs.predictions import NOTICE
+from ich_mil.ledger import NOTICE
 
 HOSTILE = [
     "<script>alert(1)</script>",

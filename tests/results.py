@@ -7,22 +7,12 @@ import numpy as np
 import pandas as pd
 
 from ich_mil.evaluate.curves import scan_curves
-from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE
 from ich_mil.evaluate.result_table import evaluate
 from ich_mil.evaluate.scores import Scores
-from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.ledger import BY_INTERVAL, LOOK, NEGATIVE, POSITIVE, WHOLE_ONLY, Code, LedgerEntry, whole_only
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.run_page import EvaluatedSet
-from ich_mil.runs.predictions import (
-    BY_INTERVAL,
-    WHOLE_ONLY,
-    Provenance,
-    Results,
-    Run,
-    ScanResult,
-    SliceResult,
-    whole_only,
-)
+from ich_mil.runs.predictions import Provenance, Results, Run, ScanResult, SliceResult
 from ich_mil.synthetic.data_sets import SITE_A, make_phantom
 
 MODEL = Provenance(

@@ -1,26 +1,110 @@
-"""The codes of the ledger: which refuse, correct, choose or note."""
+"""Vocabulary: kinds and weights of the codes, wordings of codes and decisions, and the ledger file."""
 
 from collections import Counter
 
 import pandas as pd
+import pytest
 
-from ich_mil.ledger import CHOICES, CORRECTED, INCOMPLETE, PASSING, REFUSED, Code, LedgerEntry, LedgerWriter
+from ich_mil.ledger import (
+    BY_INTERVAL,
+    CHOICES,
+    CORRECTED,
+    DECISIONS,
+    GUARANTEED,
+    INCOMPLETE,
+    LOOK,
+    MARK,
+    NEGATIVE,
+    PASSING,
+    PLAIN,
+    POSITIVE,
+    PROBLEMS,
+    REFUSED,
+    Code,
+    LedgerEntry,
+    LedgerWriter,
+    decision_words,
+    in_no_study,
+    incomplete,
+    problems,
+    routine,
+    whole_only,
+)
 
 
-def test_each_code_refuses_or_corrects_or_chooses_or_notes():
-    """A new code is to be counted where it belongs; a page says 'Refused' and 'Corrected'."""
+def entries(*codes, scan="s"):
+    return [LedgerEntry(scan, "DOE^JANE.dcm", code, "DOE^JANE") for code in codes]
+
+
+def test_every_code_has_kind_weight_and_wording():
     assert Counter(code.kind for code in Code) == {"refused": 19, "corrected": 7, "choice": 4, "noted": 23}
-    assert (len(REFUSED), len(CORRECTED), len(CHOICES), len(INCOMPLETE)) == (19, 7, 4, 17)
-    assert {Code.GAP, Code.UNLIKE, Code.UNREADABLE, Code.SEVERAL_PATIENTS} <= INCOMPLETE
+    assert Counter(code.weight for code in Code) == {"incomplete": 17, "problem": 14, "routine": 22}
+    assert len({code.text for code in Code}) == len(Code)
+    assert {Code.GAP, Code.UNLIKE, Code.UNREADABLE, Code.SEVERAL_PATIENTS} <= INCOMPLETE <= PROBLEMS
     assert INCOMPLETE.isdisjoint(CORRECTED | CHOICES)
     assert PASSING <= REFUSED & INCOMPLETE
     assert Code("gap") is Code.GAP
 
 
+def test_wording_of_decisions_depends_on_the_guarantee():
+    for words in (GUARANTEED, PLAIN):
+        assert set(words) == set(MARK) == set(DECISIONS)
+        assert len(set(words.values())) == len(set(MARK.values())) == 3
+    assert decision_words("thresholds")[POSITIVE] == "Intracranial hemorrhage likely"
+    assert decision_words(f"{BY_INTERVAL}; more")[POSITIVE] == "Probability above 50 %"
+
+
+@pytest.mark.parametrize(
+    ("codes", "problem", "other"),
+    [
+        ([Code.LOCALIZER, Code.DUPLICATE], ["Refused: a repeated slice"], ["Refused: a localizer"]),
+        ([Code.GAP] * 3, ["Gap between slices (3 times)"], []),
+        (
+            [Code.HU_CLIPPED, Code.PADDING],
+            ["Corrected: extreme values cut"],
+            ["Corrected: padding set to air"],
+        ),
+        (
+            [Code.SERIES_CHOSEN, Code.SERIES_KIND],
+            ["Not a plain axial head series"],
+            ["Series chosen by rule"],
+        ),
+        (
+            [Code.SEVERAL_PATIENTS, Code.FLIPPED],  # in the order of the codes
+            [
+                "Rows or columns stored in reverse order; images are shown as stored",
+                "Several patient identifiers in one study",
+            ],
+            [],
+        ),
+    ],
+)
+def test_lines_on_the_input(codes, problem, other):
+    assert (problems(entries(*codes)), routine(entries(*codes))) == (problem, other)
+
+
+def test_lines_hold_no_text_of_a_file():
+    lines = problems(entries(*Code)) + routine(entries(*Code))
+    assert len(lines) == len(Code)
+    assert "DOE" not in " ".join(lines)
+
+
+def test_an_incomplete_scan_is_never_negative():
+    whole, part = entries(Code.PADDING, Code.TILTED), entries(Code.PADDING, Code.UNREADABLE, Code.GAP)
+    assert (incomplete(whole), incomplete(part)) == ([], [Code.GAP, Code.UNREADABLE])
+    assert [whole_only(decision, part) for decision in DECISIONS] == [POSITIVE, LOOK, LOOK]
+    assert whole_only(NEGATIVE, whole) == NEGATIVE
+
+
+def test_files_of_no_study_are_refused_ones_that_may_be_slices():
+    nameless = entries(Code.NO_UID, scan="")
+    assert in_no_study(nameless + entries(Code.NOT_DICOM, scan="") + entries(Code.NO_UID)) == nameless
+
+
 def test_entries_are_written_and_counted_whatever_the_names_of_files_hold(tmp_path):
-    entries = [LedgerEntry("s", 'a\rb\n,".dcm', Code.GAP, "5 mm"), LedgerEntry("", "ä", Code.NOT_CT, "")]
+    lines = [LedgerEntry("s", 'a\rb\n,".dcm', Code.GAP, "5 mm"), LedgerEntry("", "ä", Code.NOT_CT, "")]
     with LedgerWriter(tmp_path / "ledger.csv") as ledger:
-        ledger.write(entries)
+        ledger.write(lines)
     assert ledger.codes == {"gap": 1, "not-ct": 1}
     table = pd.read_csv(tmp_path / "ledger.csv", keep_default_na=False)
-    assert [LedgerEntry(*row) for row in table.itertuples(index=False)] == entries
+    assert [LedgerEntry(*row) for row in table.itertuples(index=False)] == lines

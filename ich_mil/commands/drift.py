@@ -23,7 +23,7 @@ def drift(
 
     from ich_mil.commands.steps.drift import columns_of, read_reference
     from ich_mil.files import write_json
-    from ich_mil.runs.predictions import NOTICE
+    from ich_mil.ledger import NOTICE
     from ich_mil.runs.storage import load_model
 
     model = load_model(reference)

@@ -26,7 +26,7 @@ from ich_mil.evaluate.bootstrap import (
 )
 from ich_mil.evaluate.sample import CALIBRATION_BINS, equal_mass
 from ich_mil.evaluate.scores import known_scores, patient_keys
-from ich_mil.evaluate.threshold import THRESHOLD
+from ich_mil.ledger import THRESHOLD
 
 GRID = np.linspace(0, 1, 101)
 """Abscissas of the curves."""

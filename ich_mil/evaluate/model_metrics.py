@@ -16,7 +16,7 @@ from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.bootstrap import Interval, mean_interval, patient_bootstrap
 from ich_mil.evaluate.metrics import INSIDE, SCAN, SLICE, Metric, auc_inside, measured, metrics_of, resampled
 from ich_mil.evaluate.scores import Scores, check_scores, patient_keys
-from ich_mil.evaluate.threshold import THRESHOLD
+from ich_mil.ledger import THRESHOLD
 
 _Row = dict[str, Any]
 

@@ -22,8 +22,8 @@ from ich_mil.evaluate.metrics import INSIDE, METRICS, SCAN, SLICE
 from ich_mil.evaluate.model_metrics import measure
 from ich_mil.evaluate.sample import CALIBRATION_BINS
 from ich_mil.evaluate.scores import Scores
-from ich_mil.evaluate.threshold import THRESHOLD
 from ich_mil.files import each_text, original
+from ich_mil.ledger import THRESHOLD
 
 COLUMNS = ["model", "level", "metric", "value", "low", "high", "n", "positives", "patients", "unlabelled"]
 COLUMNS += ["resamples", "ignored", "note"]

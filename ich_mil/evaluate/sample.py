@@ -16,7 +16,7 @@ from scipy.sparse import csr_matrix
 from scipy.stats import rankdata
 
 from ich_mil.evaluate.calibration_line import calibration_line
-from ich_mil.evaluate.threshold import THRESHOLD
+from ich_mil.ledger import THRESHOLD
 
 CALIBRATION_BINS = 10
 """Number of equal-mass bins of the expected calibration error (ECE)."""

@@ -7,12 +7,11 @@ is dropped silently. DICOM texts such as the patient's name appear only where `t
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from ich_mil.evaluate.deployment.triage import DECISIONS
-from ich_mil.ledger import Code
+from ich_mil.ledger import DECISIONS, MARK, Code, decision_words, in_no_study, problems, routine
 from ich_mil.report.page import percent, render
 from ich_mil.report.study_page import Neighbours
-from ich_mil.report.words import MARK, by_drop, problems, results_in_words, routine, span
-from ich_mil.runs.predictions import Results, ScanResult, in_no_study
+from ich_mil.report.words import by_drop, span
+from ich_mil.runs.predictions import Results, ScanResult
 
 TEXTS = ("PatientName", "PatientID", "StudyDate", "AccessionNumber")
 """DICOM texts shown for each scan, in this order, where they are given."""
@@ -71,7 +70,7 @@ def render_cohort(
         title=title,
         results=results,
         counts=Counter(scan.decision for scan in scans),
-        words=results_in_words(results.decided_by),
+        words=decision_words(results.decided_by),
         marks=MARK,
         rows=[
             {
@@ -98,7 +97,6 @@ def render_cohort(
 
 
 def _runs(scan: ScanResult) -> list[str]:
-    """Most influential runs, as 'slices 13–18 (21 %)' with the scan's probability without the run."""
     named = [
         span(run.first, run.last) + ("" if run.scan_without is None else f" ({percent(run.scan_without)})")
         for run in by_drop(scan)[:MAX_RUNS]

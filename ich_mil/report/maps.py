@@ -15,10 +15,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d, interpolate
+from torch.nn.functional import interpolate
 
 from ich_mil.data.store import scan_file
-from ich_mil.dicom.head_box import head_box
+from ich_mil.dicom.head_box import HeadBox, head_box
 from ich_mil.errors import DataError
 from ich_mil.files import digest, whole_file
 from ich_mil.report.heatmap import evidence_draws, slice_maps
@@ -128,15 +128,17 @@ def make_maps(model: TrainedModel, hu: np.ndarray, scan: ScanResult) -> ScanMaps
         return None
     chosen = sorted(sorted(range(len(scan.slices)), key=lambda n: -scan.slices[n].probability)[:MAPPED])
     samples = max(MAP_SAMPLES // len(model.members), 2)
-    found = [_member_maps(member, hu, chosen, samples, model.seed) for member in model.members]
-    return found[0] if len(found) == 1 else _mixture(found, *hu.shape[1:])
+    box = head_box(hu)
+    maps = [_member_maps(member, hu, box, chosen, samples, model.seed) for member in model.members]
+    return maps[0] if len(maps) == 1 else _mixture(maps)
 
 
-def _member_maps(member: Member, hu: np.ndarray, chosen: list[int], samples: int, seed: int) -> ScanMaps:
-    """Maps of one member of the ensemble, on the grid of its own input pictures."""
+def _member_maps(
+    member: Member, hu: np.ndarray, head: HeadBox, chosen: list[int], samples: int, seed: int
+) -> ScanMaps:
     cnn = member.cnn
     assert cnn is not None  # maps are for runs with pictures
-    box = head_box(hu) if cnn.encoder_settings.crop else None
+    box = head if cnn.encoder_settings.crop else None
     shown = torch.from_numpy(hu if box is None else box.crop(hu))
     pictures = cnn.pictures().scan(shown.to(next(cnn.parameters()).device))
     mean, std = slice_maps(cnn, member.head, pictures, chosen, evidence_draws(member.head, samples, seed))
@@ -144,36 +146,17 @@ def _member_maps(member: Member, hu: np.ndarray, chosen: list[int], samples: int
     return ScanMaps(np.array(chosen), mean.float().cpu().numpy(), std.float().cpu().numpy(), edges)
 
 
-def _mixture(found: Sequence[ScanMaps], rows: int, columns: int) -> ScanMaps:
-    """Moments of the mixture on the finest grid; on the whole slice where only some members crop."""
-    side = max(one.mean.shape[-1] for one in found)
-    if len({one.box is None for one in found}) > 1:
-        found = [_on_slices(one, rows, columns, side) for one in found]
+def _mixture(members: Sequence[ScanMaps]) -> ScanMaps:
+    """Moments of the mixture on the finest grid, of the members that crop as the first does."""
+    members = [maps for maps in members if (maps.box is None) == (members[0].box is None)]
+    side = max(maps.mean.shape[-1] for maps in members)
     means, stds = (
-        torch.stack([_on_side(torch.from_numpy(getattr(one, name)), side) for one in found])
+        torch.stack([_on_side(torch.from_numpy(getattr(maps, name)), side) for maps in members])
         for name in ("mean", "std")
     )
     # variance of the mixture: mean of the variances plus variance of the means
     std = torch.sqrt(stds.square().mean(0) + means.var(0, correction=0))
-    return ScanMaps(found[0].slices, means.mean(0).numpy(), std.numpy(), found[0].box)
-
-
-def _on_slices(maps: ScanMaps, rows: int, columns: int, side: int) -> ScanMaps:
-    """Resample maps of a box to (k, side, side) of the whole slice, padded to a square.
-
-    A map holds evidence per cell, so values scale with the area of a cell.
-    """
-    longest = max(rows, columns)
-    shown = longest if maps.box is None else int(max(maps.box[2] - maps.box[0], maps.box[3] - maps.box[1]))
-    share = (longest / shown * maps.mean.shape[-1] / side) ** 2  # ratio of new to old cell area
-    fine = maps.on_grid(rows, columns)
-    top, left = (longest - rows) // 2, (longest - columns) // 2
-    around = ((0, 0), (top, longest - rows - top), (left, longest - columns - left))
-    mean, std = (
-        share * adaptive_avg_pool2d(torch.from_numpy(np.pad(part, around)), side).numpy()
-        for part in (fine.mean, fine.std)
-    )
-    return ScanMaps(maps.slices, mean, std)
+    return replace(members[0], mean=means.mean(0).numpy(), std=std.numpy())
 
 
 def _on_side(maps: Tensor, side: int) -> Tensor:

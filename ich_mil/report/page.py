@@ -19,9 +19,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 
-from ich_mil.evaluate.threshold import THRESHOLD
+from ich_mil.ledger import NOTICE, THRESHOLD
 from ich_mil.report.text import printable
-from ich_mil.runs.predictions import NOTICE
 
 _SPACE = "\N{NO-BREAK SPACE}"
 

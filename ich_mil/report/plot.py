@@ -1,114 +1,92 @@
-"""Line plots of the pages: coordinates of an inline SVG, drawn by the template `plot.svg.j2`.
+"""Line plots of the pages as inline SVG, drawn by matplotlib and coloured by the style sheet of the page.
 
-An inline SVG has the colours of the page, dark or light, and is sharp at every size and in print.
+An inline SVG has the colours of the page, dark or light, and is sharp at every size and in print. The page's
+content security policy allows no style attributes: lines, bands and grid have classes instead.
 """
 
+import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
+import matplotlib
 import pandas as pd
+from markupsafe import Markup
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-LEFT, RIGHT, TOP, BOTTOM = 66.0, 586.0, 14.0, 424.0
-"""Edges of the axes in an SVG of 600 x 480."""
+from ich_mil.report.canvas import own_style
+
 STYLES = 4
 """Number of line styles in `style.css`; further lines repeat them."""
-
-
-@dataclass(frozen=True)
-class Line:
-    """Points of a line and outline of its band as SVG coordinates; the outline is empty without a band."""
-
-    name: str
-    style: int
-    points: str
-    band: str
+WIDTH, HEIGHT = 600, 480
+_AXES = (66 / WIDTH, 56 / HEIGHT, 520 / WIDTH, 410 / HEIGHT)
+_METADATA = ("Date", "Creator", "Format", "Type")
+_UNUSED = re.compile(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->|<defs>\s*</defs>", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot; ticks are (coordinate, text), `reference` are the points of a dashed line."""
+    """A plot; `names` are those of its lines, `svg` is the content of its SVG of `WIDTH` x `HEIGHT`."""
 
     title: str
     note: str
     labels: tuple[str, str]
-    x_ticks: Sequence[tuple[float, str]]
-    y_ticks: Sequence[tuple[float, str]]
-    lines: Sequence[Line]
-    reference: str
+    names: Sequence[str]
+    svg: Markup
 
 
-@dataclass(frozen=True)
-class Axes:
-    """Ranges of both axes, to SVG coordinates."""
-
-    x: tuple[float, float] = (0, 1)
-    y: tuple[float, float] = (0, 1)
-
-    def across(self, x: np.ndarray) -> np.ndarray:
-        """SVG coordinate of each x."""
-        return LEFT + (RIGHT - LEFT) * (x - self.x[0]) / (self.x[1] - self.x[0])
-
-    def down(self, y: np.ndarray) -> np.ndarray:
-        """SVG coordinate of each y."""
-        return BOTTOM - (BOTTOM - TOP) * (y - self.y[0]) / (self.y[1] - self.y[0])
-
-    def points(self, x: np.ndarray, y: np.ndarray) -> str:
-        """The attribute `points` of an SVG polyline."""
-        return " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(self.across(x), self.down(y), strict=True))
-
-
-UNIT = Axes()
-"""Axes of two proportions."""
-
-
+@own_style
 def make_plot(
     frames: Mapping[str, pd.DataFrame],
-    axes: Axes,
     *,
     title: str,
     labels: tuple[str, str],
+    x: tuple[float, float] = (0, 1),
+    y: tuple[float, float] = (0, 1),
     note: str = "",
     reference: Sequence[tuple[float, float]] = (),
     whole_x: bool = False,
 ) -> Plot:
-    """Compute a plot.
+    """Draw a plot.
 
     Args:
-        frames: by name of the line, columns `x` and `y`, and its band `low` to `high` if any; points with a
-            NaN or below the axes are left out.
-        axes: ranges of the axes.
+        frames: by name of the line, columns `x` and `y`, and its band `low` to `high`; NaN are left out.
         title: heading.
         labels: of the x-axis and the y-axis.
+        x: range of the x-axis.
+        y: range of the y-axis.
         note: explanation.
         reference: points (x, y) of a dashed line.
         whole_x: ticks of the x-axis are whole numbers.
     """
-    lines = []
-    for number, (name, frame) in enumerate(frames.items()):
-        line, band = frame[frame.y >= axes.y[0]], frame.dropna() if "low" in frame else frame[:0]
-        if len(line) == 1:  # the round caps of a line without length are a dot
-            line = pd.concat([line, line])
-        outline = ""
-        if len(band):
-            there_and_back = pd.concat([band.assign(edge=band.low), band.assign(edge=band.high)[::-1]])
-            outline = axes.points(there_and_back.x.to_numpy(), there_and_back.edge.clip(*axes.y).to_numpy())
-        points = axes.points(line.x.to_numpy(), line.y.to_numpy())
-        lines.append(Line(str(name), number % STYLES, points, outline))
-    x_ticks, y_ticks = _ticks(*axes.x, whole=whole_x), _ticks(*axes.y)
-    return Plot(
-        title=title,
-        note=note,
-        labels=labels,
-        x_ticks=[(float(x), f"{tick:.6g}") for x, tick in zip(axes.across(x_ticks), x_ticks, strict=True)],
-        y_ticks=[(float(y), f"{tick:.6g}") for y, tick in zip(axes.down(y_ticks), y_ticks, strict=True)],
-        lines=lines,
-        reference=axes.points(*np.array(reference, dtype=float).reshape(-1, 2).T),
-    )
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "ich_mil", "font.size": 16}):
+        figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), dpi=72)
+        figure.patch.set_visible(False)
+        ax = figure.add_axes(_AXES, xlim=x, ylim=y, xlabel=labels[0], ylabel=labels[1], frame_on=False)
+        ax.tick_params(length=0, pad=8)
+        for axis, whole in ((ax.xaxis, whole_x), (ax.yaxis, False)):
+            axis.set_major_locator(MaxNLocator(5, integer=whole, min_n_ticks=1))
+            axis.set_major_formatter(lambda value, _: f"{value:.6g}")
+            axis.grid(visible=True, gid="grid", clip_on=False)
+        bands = [(number, frame.dropna()) for number, frame in enumerate(frames.values()) if "low" in frame]
+        for number, band in bands:
+            low, high = band.low.clip(*y), band.high.clip(*y)
+            ax.fill_between(band.x, low, high, gid=f"band line{number % STYLES}", clip_on=False)
+        ax.plot([p[0] for p in reference], [p[1] for p in reference], gid="reference", clip_on=False)
+        for number, frame in reversed([*enumerate(frames.values())]):
+            line = frame[frame.y >= y[0]]  # no NaN
+            line = pd.concat([line, line]) if len(line) == 1 else line  # round caps: a dot
+            ax.plot(line.x, line.y, gid=f"curve line{number % STYLES}", clip_on=False)
+        figure.savefig(buffer := io.StringIO(), format="svg", metadata=dict.fromkeys(_METADATA))
+    return Plot(title, note, labels, [str(name) for name in frames], _without_styles(buffer.getvalue()))
 
 
-def _ticks(low: float, high: float, *, whole: bool = False) -> np.ndarray:
-    ticks = np.asarray(MaxNLocator(5, integer=whole, min_n_ticks=1).tick_values(low, high))
-    ticks = ticks[(ticks >= low - 1e-9) & (ticks <= high + 1e-9)]
-    return np.where(np.abs(ticks) < 1e-9, 0.0, ticks)
+def _without_styles(svg: str) -> Markup:
+    """Content of the SVG of a figure: classes in place of styles and ids, without metadata."""
+    svg = svg[svg.index(">", svg.index("<svg")) + 1 : svg.rindex("</svg>")]
+    svg = _UNUSED.sub("", svg)
+    svg = re.sub(r'<g id="(grid|reference|(?:band|curve) line\d)">', r'<g class="\1">', svg)
+    svg = re.sub(r' id="[^"]*"', "", svg)
+    svg = re.sub(r' style="[^"]*(text-anchor): (\w+)[^"]*"', r' \1="\2"', svg)
+    return Markup(re.sub(r' style="[^"]*"', "", svg))

@@ -13,7 +13,7 @@ import pandas as pd
 from ich_mil.evaluate.metrics import SCAN
 from ich_mil.evaluate.result_table import format_value, table_blocks, table_notes
 from ich_mil.report.page import render
-from ich_mil.report.plot import UNIT, Axes, Plot, make_plot
+from ich_mil.report.plot import Plot, make_plot
 from ich_mil.runs.predictions import Provenance, ScanResult
 
 MOST_ERRORS = 8
@@ -143,7 +143,6 @@ def render_run(page: RunPage) -> str:
 
 
 def _evaluated(one: EvaluatedSet) -> dict[str, Any]:
-    """Template values of one data set: main figures, plots and tables."""
     table = one.table[(one.table.level == SCAN) & (one.table.model == one.table.model.iloc[0])]
     rows = {str(row["metric"]): row for row in table.to_dict("records")}
     first = rows["auc"]
@@ -161,25 +160,24 @@ def _evaluated(one: EvaluatedSet) -> dict[str, Any]:
 
 
 def _plots(curves: Mapping[str, Mapping[str, pd.DataFrame]], *, prevalence: float) -> list[Plot]:
-    """Plots of a data set, the ROC curve first."""
     x = np.linspace(0, 0.99, 100)
     everyone = pd.DataFrame({"x": x, "y": prevalence - (1 - prevalence) * x / (1 - x)})
-    diagonal, benefit = ((0, 0), (1, 1)), Axes(y=(-0.2 * prevalence, 1.1 * prevalence))
+    diagonal, unit = ((0, 0), (1, 1)), (0.0, 1.0)
     risk = max((frame.y.max() for frame in curves.get("risk_coverage", {}).values()), default=0)
-    drawn: dict[str, tuple[Axes, Sequence[tuple[float, float]]]] = {
-        "roc": (UNIT, diagonal),
-        "precision_recall": (UNIT, [(0, prevalence), (1, prevalence)]),
-        "net_benefit": (benefit, [(0, 0), (1, 0)]),
-        "calibration": (UNIT, diagonal),
-        "risk_coverage": (Axes(y=(0, min(1, 2 * risk + 0.05))), []),
+    drawn: dict[str, tuple[tuple[float, float], Sequence[tuple[float, float]]]] = {
+        "roc": (unit, diagonal),
+        "precision_recall": (unit, [(0, prevalence), (1, prevalence)]),
+        "net_benefit": ((-0.2 * prevalence, 1.1 * prevalence), [(0, 0), (1, 0)]),
+        "calibration": (unit, diagonal),
+        "risk_coverage": ((0, min(1, 2 * risk + 0.05)), []),
     }
     plots = []
-    for name, (axes, reference) in drawn.items():
+    for name, (y, reference) in drawn.items():
         if name in curves:
             title, x_label, y_label, note = TEXTS[name]
             frames = {**curves[name], **({EVERYONE: everyone} if name == "net_benefit" else {})}
             note, labels = f"Bands: pointwise 95 % intervals by patient. {note}", (x_label, y_label)
-            plots.append(make_plot(frames, axes, title=title, labels=labels, note=note, reference=reference))
+            plots.append(make_plot(frames, title=title, labels=labels, y=y, note=note, reference=reference))
     return plots
 
 
@@ -197,8 +195,8 @@ def _training_plots(curves: pd.DataFrame | None) -> list[Plot]:
         }
         if frames:
             both = pd.concat(frames.values())
-            axes = Axes(_range(both.x), _range(both.y))
-            plots.append(make_plot(frames, axes, title=title, labels=("epoch", ""), whole_x=True))
+            x, y = _range(both.x), _range(both.y)
+            plots.append(make_plot(frames, title=title, labels=("epoch", ""), x=x, y=y, whole_x=True))
     return plots
 
 

@@ -5,11 +5,10 @@ slice at the left. An inline SVG is clickable, accessible to screen readers, and
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from ich_mil.dicom.geometry.planes import find_gaps, steps_of
-from ich_mil.evaluate.threshold import THRESHOLD
-from ich_mil.ledger import Code
+from ich_mil.ledger import THRESHOLD, Code
 from ich_mil.report.page import percent
 from ich_mil.report.words import numbers, span
 from ich_mil.runs.predictions import ScanResult
@@ -24,19 +23,8 @@ CHARACTER = 7.6
 """Width of a character in the label of a run."""
 
 
-@dataclass(frozen=True)
-class Column:
-    """One slice of the strip.
-
-    Attributes:
-        slice: index in the scan, from 0.
-        x: left edge; `width` is the distance to the next slice.
-        y: y of the probability; `high` and `low` are those of the ends of the 95 % interval.
-        positive: whether the probability reaches `THRESHOLD`.
-        mapped: whether the slice has heatmaps.
-        labelled: whether the data set labels the slice as positive.
-        text: probability and interval in words.
-    """
+class Column(NamedTuple):
+    """One slice: left edge x, distance to the next, y of the probability and of the ends of its interval."""
 
     slice: int
     x: float
@@ -50,8 +38,7 @@ class Column:
     text: str
 
 
-@dataclass(frozen=True)
-class Bracket:
+class Bracket(NamedTuple):
     """A run of positive slices, from `left` to `right`; `name` is empty where its text does not fit."""
 
     left: float
@@ -59,14 +46,13 @@ class Bracket:
     name: str
 
 
-@dataclass(frozen=True)
-class Strip:
+class Strip(NamedTuple):
     """Coordinates of the strip: y of `THRESHOLD`, ticks (x, slice number), and gaps (x, text)."""
 
-    columns: tuple[Column, ...]
-    brackets: tuple[Bracket, ...]
-    ticks: tuple[tuple[float, int], ...]
-    gaps: tuple[tuple[float, str], ...]
+    columns: list[Column]
+    brackets: list[Bracket]
+    ticks: list[tuple[float, int]]
+    gaps: list[tuple[float, str]]
     threshold: float
     text: str
 
@@ -76,32 +62,27 @@ def make_strip(scan: ScanResult, mapped: Collection[int] = ()) -> Strip:
     n = len(scan.slices)
     width = (RIGHT - LEFT) / n
     columns = []
-    for one in scan.slices:
-        low, high = one.interval_95
-        text = f"Slice {one.slice + 1}: {percent(one.probability)}, "
+    for slice_ in scan.slices:
+        low, high = slice_.interval_95
+        text = f"Slice {slice_.slice + 1}: {percent(slice_.probability)}, "
         text += f"95 % interval {percent(low)} to {percent(high)}"
-        columns.append(
-            Column(
-                slice=one.slice,
-                x=LEFT + one.slice * width,
-                width=width,
-                y=height_of(one.probability),
-                high=height_of(high),
-                low=height_of(low),
-                positive=one.probability >= THRESHOLD,
-                mapped=one.slice in mapped,
-                labelled=one.label == 1,
-                text=text,
-            )
-        )
+        ends = (height_of(slice_.probability), height_of(high), height_of(low))
+        marks = (slice_.probability >= THRESHOLD, slice_.slice in mapped, slice_.label == 1)
+        columns.append(Column(slice_.slice, LEFT + slice_.slice * width, width, *ends, *marks, text))
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, n) if n <= TICKS * step or step == n)
     marked = [1, *(k for k in range(step, n + 1, step) if k > max(1, step / 2))]
-    ticks = tuple((LEFT + (k - 0.5) * width, k) for k in marked)
+    ticks = [(LEFT + (k - 0.5) * width, k) for k in marked]
     positive = [span(run.first, run.last) for run in scan.runs]
     reached = f"at or above {percent(THRESHOLD)}: {', '.join(positive) or 'none'}"
-    text = f"Probability of each of {n} slices; {reached}."
-    gaps = tuple((LEFT + (i + 1) * width, words) for i, words in _gaps(scan))
-    return Strip(tuple(columns), _brackets(scan, width), ticks, gaps, height_of(THRESHOLD), text)
+    gaps = [(LEFT + (i + 1) * width, text) for i, text in _gaps(scan)]
+    return Strip(
+        columns,
+        _brackets(scan, width),
+        ticks,
+        gaps,
+        height_of(THRESHOLD),
+        f"Probability of each of {n} slices; {reached}.",
+    )
 
 
 def height_of(probability: float) -> float:
@@ -111,7 +92,7 @@ def height_of(probability: float) -> float:
 
 def _gaps(scan: ScanResult) -> list[tuple[int, str]]:
     """Index of the slice below each gap, and a description; empty if a position is unknown."""
-    positions = [one.position_mm for one in scan.slices if one.position_mm is not None]
+    positions = [slice_.position_mm for slice_ in scan.slices if slice_.position_mm is not None]
     if all(entry.code != Code.GAP for entry in scan.ledger) or len(positions) < len(scan.slices):
         return []
     steps = steps_of(positions)
@@ -121,7 +102,7 @@ def _gaps(scan: ScanResult) -> list[tuple[int, str]]:
     ]
 
 
-def _brackets(scan: ScanResult, width: float) -> tuple[Bracket, ...]:
+def _brackets(scan: ScanResult, width: float) -> list[Bracket]:
     brackets: list[Bracket] = []
     taken = 0.0  # right end of the last label
     for run in scan.runs:
@@ -134,4 +115,4 @@ def _brackets(scan: ScanResult, width: float) -> tuple[Bracket, ...]:
         else:
             taken = middle + half
         brackets.append(Bracket(left, right, name))
-    return tuple(brackets)
+    return brackets

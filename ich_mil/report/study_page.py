@@ -15,22 +15,12 @@ import numpy as np
 from ich_mil.dicom.geometry.planes import Edges
 from ich_mil.dicom.head_box import HeadBox, head_box
 from ich_mil.gp.counterfactual import slice_runs
+from ich_mil.ledger import MARK, Code, decision_words, problems, routine
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import embedded, percent, render
 from ich_mil.report.pictures import FAINT, WINDOWS, Overlay, overlay, overview, slice_pictures
 from ich_mil.report.strip import make_strip
-from ich_mil.report.words import (
-    CODES,
-    MARK,
-    drivers,
-    extra_names,
-    kinds,
-    numbers,
-    problems,
-    results_in_words,
-    routine,
-    unlike,
-)
+from ich_mil.report.words import drivers, extra_names, kinds, numbers, unlike
 from ich_mil.runs.predictions import Provenance, ScanResult, SliceResult
 
 EVEN = 0.1
@@ -83,11 +73,11 @@ def render_study(
         neighbours: relative addresses of the worklist and its neighbouring studies, if any.
 
     Raises:
-        ValueError: a probability is outside [0, 1], pictures, edges or maps do not fit the slices, or
-            `run_link` is not relative.
+        ValueError: pictures or edges do not fit the slices, or `run_link` is not relative.
     """
     edges = edges or [None] * len(scan.slices)
-    _check(scan, hu, maps, edges)
+    if not len(hu) == len(scan.slices) == len(edges):
+        raise ValueError(f"{len(hu)} pictures and edges of {len(edges)} for {len(scan.slices)} slices")
     pictures, box = slice_pictures(hu), head_box(hu)
     planes = _overviews(scan, hu, box, spacing_mm)
     overlays = {} if maps is None else {of: overlay(maps, of, hu.shape[1:]) for of in OVERLAYS}
@@ -103,7 +93,7 @@ def render_study(
         run_link=run_link,
         neighbours=neighbours,
         planes=planes,
-        result=results_in_words(decided_by)[scan.decision],
+        result=decision_words(decided_by)[scan.decision],
         mark=MARK[scan.decision],
         drivers=drivers(scan),
         problems=problems(scan.ledger),
@@ -111,7 +101,6 @@ def render_study(
         extras=_extras(scan),
         kinds=kinds(scan),
         routine=routine(scan.ledger),
-        codes=CODES,
         max_ledger=MAX_LEDGER,
         on_paper=PROBLEMS_ON_PAPER,
         strip=make_strip(scan, mapped),
@@ -148,7 +137,6 @@ def render_study(
 
 
 def _extras(scan: ScanResult) -> list[dict[str, str]]:
-    """Rows of sentences and covariates; the template withholds their texts unless names are shown."""
     return [
         {
             "name": name[0].upper() + name[1:],
@@ -174,31 +162,15 @@ def _overviews(
     return overview(hu, box, (step, *spacing_mm))
 
 
-def _check(scan: ScanResult, hu: np.ndarray, maps: ScanMaps | None, edges: Sequence[Edges | None]) -> None:
-    name = f"scan {scan.scan!r}"
-    parts: list[ScanResult | SliceResult] = [scan, *scan.slices]
-    values = [number for one in parts for number in (one.probability, *one.interval_95)]
-    if not all(0 <= number <= 1 for number in values):
-        raise ValueError(f"{name}: probabilities must lie in [0, 1]")
-    if hu.ndim != 3 or len(hu) != len(scan.slices) or len(hu) == 0:
-        raise ValueError(f"{name}: {len(scan.slices)} slices, but pictures of shape {hu.shape}")
-    if len(edges) != len(scan.slices):
-        raise ValueError(f"{name}: {len(scan.slices)} slices, but edges of {len(edges)}")
-    if maps is not None and not ((maps.slices >= 0) & (maps.slices < len(hu))).all():
-        raise ValueError(f"{name}: maps of slices {maps.slices.tolist()}, but there are {len(hu)}")
-
-
 def _values(one: SliceResult) -> dict[str, str]:
-    """Formatted values of a slice for the page; contains no text from outside."""
     low, high = one.interval_95
-    known = {str(code): words for code, words in CODES.items()}
     return {
         "place": "" if one.position_mm is None else f"{one.position_mm:.1f} mm",
         "probability": percent(one.probability),
         "interval": f"{percent(low)} to {percent(high)}",
         "without": "–" if one.scan_without is None else percent(one.scan_without),
         "label": {0: "no bleed", 1: "bleed", None: "–"}[one.label],
-        "corrections": ", ".join(known.get(code, "other") for code in one.corrections) or "none",
+        "corrections": ", ".join(Code(code).text for code in one.corrections) or "none",
     }
 
 
@@ -218,7 +190,6 @@ def _top(
 
 
 def _sides(edges: Sequence[Edges | None]) -> str:
-    """Legend of the letters at the edges of the pictures."""
     letters = {letter for one in edges if one for letter in one}
     if not letters:
         return "The orientation of the slices is unknown: no side of the patient is marked."

@@ -1,15 +1,13 @@
 """Sanitised text from untrusted sources such as file names and DICOM values."""
 
-import unicodedata
+import re
 
-_DIRECTION = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Unicode direction marks, which could show 'gnp.exe' as 'exe.png'."""
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069]"
+)
+"""Control characters, lone surrogates, and direction marks, which could show 'gnp.exe' as 'exe.png'."""
 
 
 def printable(text: str) -> str:
-    """Replace control characters, lone surrogates and direction marks by �; keep tab and newline."""
-    return "".join(c if c in "\n\t" or not _unprintable(c) else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-def _unprintable(character: str) -> bool:
-    return unicodedata.category(character) in ("Cc", "Cs") or character in _DIRECTION
+    """Replace unprintable characters by �; keep tab and newline."""
+    return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,128 +1,16 @@
-"""Sentences of the pages: the result, the slices that determine it, and problems of the input.
+"""Sentences on the result of one scan, for its page and DICOM results.
 
-Every number in them is in `predictions.json`; slices are numbered from 1 here and from 0 there. Sentences
-contain no text of a DICOM file, since file names and ledger details may name a patient.
+Every number in them is in `predictions.json`; slices are numbered from 1 here and from 0 there.
 """
 
-from collections import Counter
-from collections.abc import Iterable
-
-from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE
-from ich_mil.evaluate.threshold import THRESHOLD
-from ich_mil.ledger import CORRECTED, REFUSED, Code, LedgerEntry
+from ich_mil.ledger import THRESHOLD
 from ich_mil.report.page import percent
-from ich_mil.runs.predictions import Run, ScanResult, is_promised
+from ich_mil.runs.predictions import Run, ScanResult
 
-PROMISED = {
-    POSITIVE: "Intracranial hemorrhage likely",
-    LOOK: "Undecided: please look",
-    NEGATIVE: "Intracranial hemorrhage unlikely",
-}
-"""Wording of the three decisions where the thresholds have a statistical guarantee."""
-PLAIN = PROMISED | {
-    POSITIVE: f"Probability above {100 * THRESHOLD:.0f} %",
-    NEGATIVE: f"Probability below {100 * THRESHOLD:.0f} %",
-}
-"""Wording of the three decisions without a guarantee: a statement about the probability only."""
-MARK = {POSITIVE: "▲", LOOK: "◆", NEGATIVE: "○"}
-"""A symbol for each decision, so that it does not rest on colour alone."""
 MAX_RUNS = 4
 """Number of runs named in the summary; the strip shows all runs."""
 MAX_DRIVERS = 6
 """Number of slices, sentences and covariates named in the summary together."""
-
-CODES = {
-    Code.NOT_DICOM: "not a DICOM file",
-    Code.NOT_CT: "not CT",
-    Code.LOCALIZER: "a localizer",
-    Code.NOT_AN_IMAGE: "no image",
-    Code.MULTI_FRAME: "frames without distinct positions",
-    Code.NO_GEOMETRY: "position or orientation missing",
-    Code.NO_UID: "identifiers missing",
-    Code.NO_HU_SCALE: "no Hounsfield scale",
-    Code.UNREADABLE: "damaged",
-    Code.NOT_OPENED: "cannot be opened",
-    Code.NO_DECODER: "compressed in an unknown way",
-    Code.OTHER_FOLDER: "in a folder that is not a study",
-    Code.FLAT: "an image of one grey value",
-    Code.NOISE: "an image of noise",
-    Code.DUPLICATE: "a repeated slice",
-    Code.OTHER_SHAPE: "image size differs from its series",
-    Code.OTHER_ORIENTATION: "orientation differs from its series",
-    Code.NO_HEAD: "shows no head",
-    Code.SERIES_NOT_CHOSEN: "another series was used",
-    Code.SCAN_EMPTY: "no slice could be used",
-    Code.NO_LABEL: "a scan without a label",
-    Code.INTERCEPT_12_BIT: "12-bit overflow of stored values",
-    Code.ALREADY_HU: "values were Hounsfield units already",
-    Code.PADDING: "padding set to air",
-    Code.UNUSED_BITS: "unused bits cleared",
-    Code.HU_CLIPPED: "extreme values cut",
-    Code.AVERAGED: "thin slices averaged",
-    Code.THINNED: "overlapping slices left out",
-    Code.SERIES_CHOSEN: "series chosen by rule",
-    Code.SERIES_JOINED: "series stored in parts, joined",
-    Code.SERIES_KIND: "not a plain axial head series",
-    Code.CONTRAST_UNSURE: "contrast agent possible",
-    Code.PART_OF_HEAD: "only part of the head",
-    Code.GAP: "gap between slices",
-    Code.SPACING_CHANGES: "slice distance changes",
-    Code.TILTED: "gantry tilted",
-    Code.FLIPPED: "rows or columns stored in reverse order; images are shown as stored",
-    Code.PIXELS_NOT_SQUARE: "pixels are not square: images are stretched, also for the model",
-    Code.CENTRE_MOVES: "image centre moves",
-    Code.OTHER_PICTURE: "two different images at one position, one of them used",
-    Code.OTHER_RESCALE: "Hounsfield scale differs from its series",
-    Code.LOSSY: "compressed with loss, or grey values of 8 bits",
-    Code.COARSE: "grey levels too coarse to distinguish blood from brain",
-    Code.SOP_REPEATED: "slice identifier used twice",
-    Code.MODALITY_MISSING: "modality not stated",
-    Code.SEVERAL_PATIENTS: "several patient identifiers in one study",
-    Code.PATIENT_MISSING: "no patient identifier",
-    Code.SAME_SLICES: "same slices as another scan",
-    Code.LEARNED_FROM: "the model was trained or calibrated on this patient",
-    Code.UNLIKE: "unlike the scans the model was trained on",
-    Code.LABEL_REPEATED: "label given twice",
-    Code.LABEL_CLASH: "labels contradict each other",
-    Code.LABEL_UNUSED: "label without an image",
-}
-ROUTINE = frozenset(
-    {
-        Code.NOT_DICOM,
-        Code.NOT_CT,
-        Code.LOCALIZER,
-        Code.NOT_AN_IMAGE,
-        Code.PADDING,
-        Code.UNUSED_BITS,
-        Code.AVERAGED,
-        Code.THINNED,
-    }
-)
-"""Codes of refusals and corrections that occur in most studies: reported, but not as problems."""
-NOTED = frozenset(
-    {
-        Code.SERIES_KIND,
-        Code.CONTRAST_UNSURE,
-        Code.PART_OF_HEAD,
-        Code.GAP,
-        Code.FLIPPED,
-        Code.PIXELS_NOT_SQUARE,
-        Code.OTHER_PICTURE,
-        Code.OTHER_RESCALE,
-        Code.LOSSY,
-        Code.COARSE,
-        Code.SEVERAL_PATIENTS,
-        Code.LEARNED_FROM,
-        Code.UNLIKE,
-    }
-)
-PROBLEMS = (REFUSED | CORRECTED | NOTED) - ROUTINE
-"""Codes that a reader of the result must know."""
-
-
-def results_in_words(decided_by: str) -> dict[str, str]:
-    """Wording of each decision, which depends on how it was made (`Results.decided_by`)."""
-    return PROMISED if is_promised(decided_by) else PLAIN
 
 
 def unlike(scan: ScanResult) -> str:
@@ -214,24 +102,3 @@ def drivers(scan: ScanResult) -> list[str]:
         if value < scan.probability and percent(value) != percent(scan.probability):
             sentences.append(without.format(span(place, place), percent(value)))
     return sentences
-
-
-def problems(ledger: Iterable[LedgerEntry]) -> list[str]:
-    """Lines on the problems of the input, in the order of the codes."""
-    return [line for code, line in _lines(ledger) if code in PROBLEMS]
-
-
-def routine(ledger: Iterable[LedgerEntry]) -> list[str]:
-    """Lines on all other ledger entries, in the order of the codes."""
-    return [line for code, line in _lines(ledger) if code not in PROBLEMS]
-
-
-def _lines(ledger: Iterable[LedgerEntry]) -> list[tuple[Code, str]]:
-    counts = Counter(entry.code for entry in ledger)
-    return [(code, _line(code, counts[code])) for code in Code if counts[code]]
-
-
-def _line(code: Code, count: int) -> str:
-    kind = "Refused: " if code in REFUSED else "Corrected: " if code in CORRECTED else ""
-    text = f"{kind}{CODES[code]}" if kind else CODES[code][0].upper() + CODES[code][1:]
-    return text if count == 1 else f"{text} ({count} times)"

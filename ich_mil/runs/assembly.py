@@ -14,16 +14,23 @@ from ich_mil.data.labels import UNKNOWN, name_some
 from ich_mil.data.splits import scan_keys
 from ich_mil.data.store import PreparedSet
 from ich_mil.errors import DataError
-from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE, Triage
-from ich_mil.evaluate.threshold import THRESHOLD
+from ich_mil.evaluate.deployment.triage import Triage
 from ich_mil.files import digest
 from ich_mil.gp.counterfactual import Counterfactuals
 from ich_mil.gp.predict import Predictions
-from ich_mil.ledger import Code, LedgerEntry
-from ich_mil.runs.predictions import (
+from ich_mil.ledger import (
     BY_INTERVAL,
-    DIGITS,
+    LOOK,
+    NEGATIVE,
+    POSITIVE,
+    THRESHOLD,
     WHOLE_ONLY,
+    Code,
+    LedgerEntry,
+    whole_only,
+)
+from ich_mil.runs.predictions import (
+    DIGITS,
     Interval,
     Provenance,
     Results,
@@ -31,7 +38,6 @@ from ich_mil.runs.predictions import (
     ScanResult,
     SliceResult,
     ledger_entries,
-    whole_only,
 )
 
 

@@ -32,7 +32,6 @@ from ich_mil.encoders.attention_cnn import AttentionCnn
 from ich_mil.encoders.frozen import stored_features
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
-from ich_mil.evaluate.threshold import THRESHOLD
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.counterfactual import (
@@ -44,6 +43,7 @@ from ich_mil.gp.counterfactual import (
 )
 from ich_mil.gp.predict import Predictions, Sampled, draw, pool, summarise
 from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.ledger import THRESHOLD
 from ich_mil.multimodal.extras import ExtraSources
 from ich_mil.multimodal.head import MultimodalHead
 from ich_mil.progress import say_once

@@ -16,17 +16,10 @@ import pandas as pd
 from ich_mil.data.extras import ExtraInstance
 from ich_mil.data.labels import name_some
 from ich_mil.errors import DataError
-from ich_mil.evaluate.deployment.triage import DECISIONS, LOOK, NEGATIVE
-from ich_mil.evaluate.threshold import THRESHOLD
 from ich_mil.files import write_csv, write_json
-from ich_mil.ledger import INCOMPLETE, REFUSED, Code, LedgerEntry
+from ich_mil.ledger import DECISIONS, NOTICE, Code, LedgerEntry, has_guarantee
 
 FORMAT = "ich_mil.predictions.6"
-NOTICE = "For research only, not for diagnosis."
-BY_INTERVAL = f"where the 95 % interval lies against {100 * THRESHOLD:.0f} %; nothing is promised"
-"""Decision rule without triage thresholds, for users."""
-WHOLE_ONLY = "a scan that was not seen whole, or is unlike the training scans, is never called negative"
-"""Addition to every decision rule, for users; see `ich_mil.ledger.INCOMPLETE`."""
 COLUMNS = ["level", "scan", "folder", "patient", "slice", "name", "position_mm", "probability", "std"]
 COLUMNS += ["low", "high", "decision", "decided_by", "unlikeness", "trained_on", "scan_without", "label"]
 COLUMNS += ["corrections"]
@@ -189,26 +182,6 @@ class Results:
     ledger: tuple[LedgerEntry, ...]
 
 
-def is_promised(decided_by: str) -> bool:
-    """Whether the decision rule `Results.decided_by` is that of triage thresholds with a guarantee."""
-    return not decided_by.startswith(BY_INTERVAL)
-
-
-def whole_only(decision: str, ledger: Iterable[LedgerEntry]) -> str:
-    """Replace the decision `NEGATIVE` by `LOOK` for a scan of which a part was not seen."""
-    return LOOK if decision == NEGATIVE and incomplete(ledger) else decision
-
-
-def incomplete(ledger: Iterable[LedgerEntry]) -> list[Code]:
-    """Ledger codes of the reasons why a part of a scan was not seen; empty for a complete scan."""
-    return sorted({entry.code for entry in ledger} & INCOMPLETE)
-
-
-def in_no_study(ledger: Iterable[LedgerEntry]) -> list[LedgerEntry]:
-    """Refused files that may be slices of an unknown scan."""
-    return [entry for entry in ledger if not entry.scan and entry.code in REFUSED & INCOMPLETE]
-
-
 def results_table(results: Results) -> pd.DataFrame:
     """Table with a row per scan, each followed by a row per slice from the lowest up.
 
@@ -216,7 +189,7 @@ def results_table(results: Results) -> pd.DataFrame:
     triage) or `interval` (no guarantee). `label` is empty where unknown.
     """
     rows: list[dict[str, Any]] = []
-    decided_by = "thresholds" if is_promised(results.decided_by) else "interval"
+    decided_by = "thresholds" if has_guarantee(results.decided_by) else "interval"
     for scan in results.scans:
         of_scan = {name: getattr(scan, name) for name in ("decision", "unlikeness")}
         of_scan |= {"name": scan.scan, "decided_by": decided_by, "trained_on": results.model.trained_on}
@@ -273,7 +246,9 @@ def read_results(folder: Path) -> Results:
 def _read_scan(content: dict[str, Any]) -> ScanResult:
     if content["decision"] not in DECISIONS:
         raise ValueError(f"decision {content['decision']!r} is none of {', '.join(DECISIONS)}")
-    slices = [_checked(one) | {"corrections": tuple(one["corrections"])} for one in content["slices"]]
+    slices = [
+        _checked(one) | {"corrections": tuple(map(Code, one["corrections"]))} for one in content["slices"]
+    ]
     parts = {
         "runs": tuple(Run(**one) for one in content["runs"]),
         "slices": tuple(SliceResult(**one) for one in slices),

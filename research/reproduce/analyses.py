@@ -16,7 +16,7 @@ from ich_mil.data.layouts.cq500 import FINDINGS
 from ich_mil.errors import DataError
 from ich_mil.evaluate.curves import calibration_table
 from ich_mil.evaluate.deployment.recalibration import fit_intercept
-from ich_mil.evaluate.threshold import THRESHOLD
+from ich_mil.ledger import THRESHOLD
 from research.reproduce.deployment import drift, recalibration, triage
 from research.reproduce.figures import bars, curves, reliability
 from research.reproduce.page import Chapter, Section

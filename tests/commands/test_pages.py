@@ -12,9 +12,10 @@ from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.store import scan_file
 from ich_mil.errors import DataError
 from ich_mil.files import digest
+from ich_mil.ledger import BY_INTERVAL
 from ich_mil.report.maps import ScanMaps, write_maps
 from ich_mil.report.page import study_file_name
-from ich_mil.runs.predictions import BY_INTERVAL, Results, ScanResult, SliceResult, write_results
+from ich_mil.runs.predictions import Results, ScanResult, SliceResult, write_results
 from tests import phantoms
 from tests.results import MODEL
 

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 from ich_mil.dicom.geometry.planes import Edges
-from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.ledger import BY_INTERVAL, Code, LedgerEntry
 from ich_mil.report.cohort_page import neighbours, render_cohort, worklist
 from ich_mil.report.page import study_file_name
 from ich_mil.report.run_page import RunPage, SplitCount, render_run
 from ich_mil.report.study_page import render_study
-from ich_mil.runs.predictions import BY_INTERVAL, Provenance, Run
+from ich_mil.runs.predictions import Provenance, Run
 from tests.chromium import LONG, PHONE
 from tests.results import MODEL, cohort, evaluated_set, maps_of, scan_of
 

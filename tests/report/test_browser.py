@@ -6,7 +6,6 @@ import re
 import pytest
 
 from ich_mil.report.cohort_page import worklist
-from ich_mil.report.page import study_file_name
 from tests.chromium import LONG, PHONE, element, press, text
 from tests.results import cohort
 
@@ -47,36 +46,6 @@ def test_no_page_is_wider_than_a_phone(phone, pages, name):
     phone.get((pages / name).as_uri())
     phone.execute_script("for (const one of document.querySelectorAll('details')) one.open = true;")
     assert phone.execute_script("return document.documentElement.scrollWidth") <= PHONE["width"]
-
-
-def test_the_words_of_tables_are_not_broken(phone, pages):
-    """A word on two lines has two rectangles."""
-    script = """
-    const range = document.createRange(), broken = [];
-    for (const cell of document.querySelectorAll(arguments[0])) {
-      const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
-      while (walker.nextNode()) for (const word of walker.currentNode.data.matchAll(/\\p{L}+/gu)) {
-        range.setStart(walker.currentNode, word.index);
-        range.setEnd(walker.currentNode, word.index + word[0].length);
-        if (new Set([...range.getClientRects()].map((box) => box.top)).size > 1) broken.push(word[0]);
-      }
-    }
-    return broken;"""
-    for name in ("index.html", "run.html", "study.html"):
-        phone.get((pages / name).as_uri())
-        phone.execute_script("for (const one of document.querySelectorAll('details')) one.open = true;")
-        assert phone.execute_script(script, "td:not(:has(bdi)), th") == []
-
-
-def test_a_phone_shows_the_worklist_row_by_row(phone, pages):
-    phone.get((pages / "index.html").as_uri())
-    rows = phone.find_elements("css selector", "#rows tr")
-    assert len(rows) == 12
-    assert all(row.size["height"] < PHONE["height"] / 2 for row in rows)
-    script = "return getComputedStyle(document.querySelector('#rows [data-name]'), '::before').content"
-    assert "main slices (probability without them): " in phone.execute_script(script)  # there is no head row
-    element(phone, "[data-decision=look]").click()
-    assert {row.get_attribute("data-decision") for row in rows if row.is_displayed()} == {"look"}
 
 
 @pytest.mark.parametrize("name", ["tall.html", "wide.html"])
@@ -168,10 +137,3 @@ def test_the_cohort_filters_its_rows(browser, pages):
     assert len(rows()) == sum(len(one.ledger) > 1 for one in results.scans) > 0
     element(browser, "#search").send_keys(" nowhere")
     assert rows() == []
-
-
-def test_the_links_of_the_cohort_open_the_study(browser, pages):
-    browser.get((pages / "index.html").as_uri())
-    element(browser, "#rows a").click()
-    assert browser.title.startswith("Intracranial hemorrhage: Probability above 50 %")
-    assert browser.current_url.endswith(study_file_name(worklist(cohort(12))[0].scan))

@@ -2,12 +2,11 @@ from dataclasses import replace
 
 import pytest
 
-from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE
-from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.ledger import LOOK, NEGATIVE, POSITIVE, Code, LedgerEntry
 from ich_mil.report.cohort_page import render_cohort, worklist
 from ich_mil.report.page import study_file_name
 from ich_mil.runs.predictions import Provenance, Run
-from tests.html_page import HOSTILE, Page, check_offline
+from tests.html_page import HOSTILE, check_offline
 from tests.results import cohort
 
 RESULTS = cohort(9)
@@ -41,6 +40,13 @@ def test_every_scan_is_listed_and_linked_with_its_numbers():
     assert set(LINKS.values()) <= set(page.addresses)
     for scan in RESULTS.scans:
         assert text.count(scan.scan) == 1
+    for decision in (POSITIVE, LOOK, NEGATIVE):
+        count = sum(scan.decision == decision for scan in RESULTS.scans)
+        assert html.count(f'<tr data-decision="{decision}">') == count
+        assert f"</span> {count}</b>" in html
+    assert "<b>2</b>with input problems" in html
+    assert text.count("Refused: a repeated slice") == 2
+    assert "PAT-0071" not in html
     first = worklist(RESULTS)[0]
     assert text.index(first.scan) < text.index(worklist(RESULTS)[1].scan)
     runs = (Run(11, 16, 0.213), Run(3, 3, 0.5), Run(20, 21, 0.6))
@@ -52,15 +58,6 @@ def test_every_scan_is_listed_and_linked_with_its_numbers():
     for expected in ("87 %", "71 % to 95 %", "slices 12–17 (21 %)", "slice 4 (50 %)", "1 more"):
         assert expected in text, expected
     assert "slices 21–22" not in text
-
-
-def test_counts_are_those_of_the_scans():
-    html = render_cohort(RESULTS, LINKS, title="Studies")
-    for decision in (POSITIVE, LOOK, NEGATIVE):
-        count = sum(scan.decision == decision for scan in RESULTS.scans)
-        assert html.count(f'<tr data-decision="{decision}">') == count
-        assert f"</span> {count}</b>" in html
-    assert "<b>2</b>with input problems" in html
 
 
 def test_a_study_without_a_prediction_has_its_reasons():
@@ -89,28 +86,6 @@ def test_folders_stand_beside_the_ids():
     assert "<bdi>002</bdi> <bdi>1.2.3</bdi>" in html
 
 
-class Read(LedgerEntry):
-    """A line that counts how often its scan is looked at, also to compare it with another line."""
-
-    times = 0
-
-    def __getattribute__(self, name):
-        if name == "scan":
-            Read.times += 1
-        return super().__getattribute__(name)
-
-
-def test_the_ledger_is_gone_through_in_time_linear_in_it():
-    reads = []
-    for n in (20, 40, 80):
-        lost = [Read(f"s{i}", "f", code, "") for i in range(n) for code in (Code.UNREADABLE, Code.SCAN_EMPTY)]
-        lost += [Read("", f"f{i}", Code.NO_UID, "") for i in range(n)]
-        Read.times = 0
-        render_cohort(replace(RESULTS, ledger=tuple(lost)), {}, title="Studies")
-        reads.append(Read.times)
-    assert 0 < 2 * (reads[1] - reads[0]) == reads[2] - reads[1]
-
-
 def test_names_stand_with_their_scans_where_they_are_given():
     one, other = RESULTS.scans[:2]
     texts = {
@@ -134,15 +109,6 @@ def test_files_of_no_known_study_are_not_lost():
     assert "Not related to one of these scans: Refused: damaged; Refused: not a DICOM file." in text
     assert "DOE" not in html
     assert "no known study" not in render_cohort(replace(RESULTS, ledger=tuple(others)), {}, title="Studies")
-
-
-def test_input_problems_are_told_without_dicom_texts():
-    other = LedgerEntry("", "DOE.dcm", Code.NOT_CT, "DOE")
-    html = render_cohort(replace(RESULTS, ledger=(other,)), LINKS, title="Studies")
-    assert Page(html).text.count("Refused: a repeated slice") == 2
-    assert "Not related to one of these scans: Refused: not CT" in html
-    assert "DOE" not in html
-    assert "PAT-0071" not in html
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.encoders.encoder_parts import split_encoder
 from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
@@ -48,16 +47,6 @@ def latent_difference(cnn, head, scan, chosen, weights):
         h = cnn.encode(torch.cat([scan[chosen], scan.mean(0, keepdim=True)])).double()
         f = latent_samples(head, h, weights)
     return f[:, :-1] - f[:, -1:]
-
-
-def test_a_map_sums_to_the_latent_difference_from_the_mean_slice(planted):
-    cnn, head, pictures = planted
-    scan, chosen = pictures[20:28], [1, 6]
-    weights = draw_weights(head, 8, seed=0)
-    mean = slice_maps(cnn, head, scan, chosen, weights)[0]
-    wanted = latent_difference(cnn, head, scan, chosen, head.q_mean[None])[0]
-    # rtol: the midpoint rule on 16 points
-    torch.testing.assert_close(mean.sum((1, 2)), wanted, rtol=5e-2, atol=1e-3)
 
 
 def map_of(cnn, head, scan, n, w, monkeypatch):
@@ -126,34 +115,6 @@ def test_a_slice_has_the_same_map_whatever_else_is_asked_for(planted):
         alone = slice_maps(cnn, head, pictures[20:28], [n], weights)
         for together, one in zip(both, alone, strict=True):
             assert torch.equal(together[i], one[0])
-
-
-def test_a_slice_that_is_the_mean_slice_has_no_evidence(planted):
-    cnn, head, pictures = planted
-    same = pictures[30:31].repeat(4, 1, 1, 1)
-    mean, std = slice_maps(cnn, head, same, [2], draw_weights(head, 4, seed=0))
-    assert float(mean.abs().max()) < 1e-4
-    assert float(std.abs().max()) < 1e-4
-
-
-def test_cells_lie_where_the_encoder_has_them():
-    """34 cells of 4 pixels, from pixel 2 of 140 on, keep sum and middle where they are smoothed."""
-    cnn = AttentionCnn(EncoderSettings(size=140), CnnSettings())
-    parts = split_encoder(cnn.encoder, channels=3, size=140, side=64)
-    place = heatmap._placed(parts, 34, 140)
-    assert place.shape == (70, 34)
-    torch.testing.assert_close(place.sum(0), torch.ones(34, dtype=torch.float64), rtol=1e-12, atol=0)
-    pixels = 2 * torch.arange(70, dtype=torch.float64) + 1  # the middles of the map's cells
-    middle = pixels @ place  # (34,)
-    inner = slice(6, 28)  # near the border what would fall out is put back
-    torch.testing.assert_close(
-        middle[inner], 4.0 + 4 * torch.arange(34, dtype=torch.float64)[inner], rtol=1e-4, atol=0
-    )
-    variance = ((pixels[:, None] - middle).square() * place).sum(0)
-    # that of the Gaussian, 16, and of two cells of two pixels side by side, 1
-    torch.testing.assert_close(
-        variance[inner], torch.full((22,), 17.0, dtype=torch.float64), rtol=1e-2, atol=0
-    )
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

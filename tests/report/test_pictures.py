@@ -11,17 +11,6 @@ from ich_mil.report import pictures
 from ich_mil.report.maps import ScanMaps
 from ich_mil.window_presets import PRESETS
 
-# What the colour-blind see of linear RGB: Machado, Oliveira and Fernandes 2009, severity 1.
-SEEN_BY = {
-    "all": np.eye(3),
-    "protanopes": np.array(
-        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
-    ),
-    "deuteranopes": np.array(
-        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
-    ),
-}
-
 
 def opened(uri):
     return Image.open(io.BytesIO(base64.b64decode(uri.split(",", 1)[1])))
@@ -40,14 +29,6 @@ def test_each_window_shows_its_hounsfield_units():
         for (picture,), grey in zip(shown.values(), expected, strict=True):
             np.testing.assert_allclose(np.asarray(opened(picture)), grey, atol=1.5)  # 8 bits, and JPEG's own
     assert tuple(pictures.WINDOWS.values()) == (*PRESETS["winners"], (600, 2800))
-
-
-def test_pictures_are_grey_jpegs_in_the_order_and_shape_of_the_slices():
-    hu = np.zeros((4, 40, 60), np.int16)
-    hu[2, :, 30:] = 80
-    shown = [opened(one) for one in pictures.slice_pictures(hu)["brain"]]
-    assert {(one.format, one.mode, one.size) for one in shown} == {("JPEG", "L", (60, 40))}
-    assert [int(np.asarray(one)[20, 50]) > 200 for one in shown] == [False, False, True, False]
 
 
 @pytest.mark.parametrize(
@@ -95,15 +76,6 @@ def test_overviews_are_the_middle_sections_of_the_head_with_square_pixels_and_th
         assert picture[at] == pytest.approx(expected, abs=30)
 
 
-def test_a_large_overview_is_reduced_and_keeps_its_shape():
-    box = HeadBox(0, 0, 512, 256)
-    shown = pictures.overview(np.zeros((20, 512, 512), np.int16), box, (5.0, 0.5, 0.5))
-    assert {name: opened(one).size for name, one in shown.items()} == {
-        "coronal": (256, 200),
-        "sagittal": (256, 100),
-    }
-
-
 def maps(mean, std=None):
     mean = np.asarray(mean, np.float32)
     return ScanMaps(np.arange(4, 4 + len(mean)), mean, np.ones_like(mean) if std is None else std)
@@ -119,12 +91,6 @@ def test_overlays_are_clear_where_nothing_speaks_for_blood_and_strongest_at_the_
     assert [int(one[3]) for one in pixels] == pytest.approx([255, 255, 255 / 2, 0, 0, 0, 0], abs=2)
     np.testing.assert_array_equal(pixels[0][:3], pictures.EVIDENCE.colours(1.0, bytes=True)[:3])
     np.testing.assert_array_equal(pixels[1][:3], pictures.EVIDENCE.colours(128 / 255, bytes=True)[:3])
-
-
-def test_maps_without_a_value_above_zero_show_nothing():
-    shown = pictures.overlay(maps(np.zeros((2, 3, 3))), "mean", (10, 10))
-    assert shown.top == 0
-    assert all(np.asarray(opened(one).convert("RGBA"))[..., 3].max() == 0 for one in shown.pictures.values())
 
 
 def test_overlays_lie_where_the_map_is_and_have_the_shape_of_the_slice():
@@ -150,23 +116,3 @@ def test_overlays_of_a_part_of_the_slices_lie_in_it():
     assert alpha.shape == (128, 128)
     assert (alpha[32:96, 64:128] == 255).all()
     assert alpha.astype(int).sum() == 64 * 64 * 255
-
-
-@pytest.mark.parametrize("shades", [pictures.EVIDENCE, pictures.UNCERTAINTY])
-@pytest.mark.parametrize("eye", SEEN_BY)
-def test_colours_grow_lighter_for_every_eye(shades, eye):
-    luminance = _linear(shades) @ SEEN_BY[eye].T @ [0.2126, 0.7152, 0.0722]
-    assert (np.diff(luminance) > 0).all()
-
-
-@pytest.mark.parametrize("eye", SEEN_BY)
-def test_no_eye_takes_evidence_for_uncertainty(eye):
-    warm, cold = (_linear(shades) @ SEEN_BY[eye].T for shades in (pictures.EVIDENCE, pictures.UNCERTAINTY))
-    strong = slice(0, 192)  # both end near white
-    assert (warm[strong, 2] < warm[strong, 0]).all()  # yellow side
-    assert (cold[strong, 2] > cold[strong, 0]).all()  # blue side
-
-
-def _linear(shades):
-    rgb = shades.colours(np.linspace(0, 1, 256))[:, :3]
-    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)

@@ -99,7 +99,7 @@ def test_run_shows_the_numbers_it_was_given(run):
 def test_all_but_the_first_screen_is_folded(run):
     html = render_run(run)
     first = Page(html[: html.index("<details>")])
-    assert first.tags.count("polygon") == 1  # the band of the ROC curve
+    assert html[: html.index("<details>")].count('class="band line0"') == 1  # of the ROC curve
     assert "Worst errors" in first.text
     for part in ("Precision and recall", "Decision curve", "Calibration", "Risk and coverage", "Loss"):
         assert part in Page(html).text
@@ -130,20 +130,9 @@ def test_features_are_not_said_to_have_been_checked(run):
         assert ("no image of theirs was read" in text) != checked
 
 
-def test_a_page_with_nothing_but_a_title():
-    page = check_offline(render_run(RunPage("empty", MODEL)))
-    assert "figure" not in page.tags
-
-
 def test_one_class_draws_no_roc(run):
     page = Page(render_run(replace(run, sets=[evaluated_set(np.ones(30, int))])))
     assert "ROC curve" not in page.text
     assert "Risk and coverage" in page.text
     page = Page(render_run(replace(run, sets=[evaluated_set(np.full(30, -1))], curves=None)))
     assert "figure" not in page.tags
-
-
-def test_a_single_epoch_is_drawn(run):
-    page = Page(render_run(replace(run, sets=[], curves=run.curves[:1])))
-    assert page.tags.count("figure") == 1
-    assert "train_loss" in page.text

@@ -56,9 +56,9 @@ def test_a_gap_is_drawn_where_it_is(scan):
     ((x, words),) = strip.gaps
     assert x == pytest.approx(strip.columns[10].x)
     assert words == "30.0 mm between slices 10 and 11"
-    assert make_strip(with_positions(scan, positions, Code.TILTED)).gaps == ()  # thick slices that meet
-    assert make_strip(with_positions(scan, [None, *positions[1:]], Code.GAP)).gaps == ()
-    assert make_strip(with_positions(scan, [5.0 * i for i in range(20)], Code.GAP)).gaps == ()  # at an end
+    assert make_strip(with_positions(scan, positions, Code.TILTED)).gaps == []  # thick slices that meet
+    assert make_strip(with_positions(scan, [None, *positions[1:]], Code.GAP)).gaps == []
+    assert make_strip(with_positions(scan, [5.0 * i for i in range(20)], Code.GAP)).gaps == []  # at an end
 
 
 def test_names_of_runs_never_overlap(scan):

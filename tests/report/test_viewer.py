@@ -6,7 +6,7 @@ import pytest
 
 from ich_mil.report.cohort_page import worklist
 from ich_mil.report.page import study_file_name
-from tests.chromium import PHONE, element, grey, press, set_slider, stage, text
+from tests.chromium import element, grey, press, set_slider, stage, text
 from tests.results import cohort
 
 pytestmark = pytest.mark.browser
@@ -179,16 +179,6 @@ def test_the_overlay_changes_the_pixels_and_its_opacity_counts(browser):
     assert element(browser, OVER).is_displayed()
 
 
-@pytest.mark.parametrize("slice_", [12, 0, 19])
-def test_on_a_phone_the_strip_shows_the_slice_of_the_viewer(phone, slice_):
-    """All of the strip is too wide, and what matters may lie beyond the edge."""
-    if slice_ != 12:
-        set_slider(phone, "#slider", slice_ + 1)
-    script = "return document.querySelector(arguments[0]).getBoundingClientRect().toJSON()"
-    place = phone.execute_script(script, f".hit[data-slice='{slice_}']")
-    assert 0 <= place["left"] < place["right"] <= PHONE["width"]
-
-
 def test_the_wheel_moves_the_slice(browser):
     mouse(browser, "mouseMoved", (0.5, 0.5))
     scrolled = browser.execute_script("return scrollY")
@@ -238,44 +228,6 @@ def test_a_drag_sets_level_and_width_and_the_grey_values_follow(browser):
     element(browser, "[data-window=brain]").click()
     assert level_width(browser) == (40, 80)
     assert element(browser, SLICE).value_of_css_property("filter") == "none"
-
-
-def test_a_shift_in_the_middle_of_a_drag_changes_nothing(browser):
-    drag(browser, 0.2, -0.25)
-    wanted = level_width(browser), placed(browser)
-    element(browser, "[data-window=brain]").click()
-    drag(browser, 0.2, -0.25, late_shift=True)
-    assert (level_width(browser), placed(browser)) == wanted
-
-
-@pytest.mark.parametrize("size", [(1440, 900), (1920, 1080)])
-def test_strip_slice_and_slider_are_on_one_screen(browser, size):
-    metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    try:
-        for selector in (".strip", PANE, "#slider"):
-            box = browser.execute_script(
-                "return arguments[0].getBoundingClientRect().toJSON()", element(browser, selector)
-            )
-            assert 0 <= box["top"] < box["bottom"] <= size[1]
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-@pytest.mark.parametrize("way", [(0, 0.45), (0, -0.45), (0.45, 0.45), (-0.45, -0.45)])
-def test_level_and_width_stay_within_the_values_of_the_pictures(browser, way):
-    """Beyond them, air would be grey."""
-    set_slider(browser, "#slider", 1)
-    element(browser, "[data-fit=whole]").click()
-    element(browser, "[data-window=bone]").click()
-    drag(browser, -0.2, 0)
-    for _ in range(6):
-        drag(browser, *way)
-    level, width = level_width(browser)
-    assert 2 <= width <= 2800
-    assert level - width / 2 >= -800
-    assert level + width / 2 <= 2000
-    assert grey(stage(browser))[5, 5] == 0  # a corner of air
 
 
 def test_zoom_and_pan_stay_within_the_picture(browser):
@@ -343,14 +295,6 @@ def test_both_heatmaps_are_shown_side_by_side(browser):
     assert placed(browser, "second") == pytest.approx(placed(browser), abs=1e-3)
     press(browser, "o")
     assert not second.is_displayed()
-
-
-def test_both_heatmaps_fit_a_phone(phone):
-    element(phone, "[data-overlay=both]").click()
-    panes = phone.find_elements("css selector", "#viewer .view")
-    assert all(one.rect["x"] + one.rect["width"] <= PHONE["width"] for one in panes)
-    assert panes[1].size["width"] > PHONE["width"] / 3
-    assert phone.execute_script("return document.documentElement.scrollWidth") <= PHONE["width"]
 
 
 def test_the_overviews_mark_the_slice(browser):

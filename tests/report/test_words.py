@@ -4,23 +4,9 @@ import numpy as np
 import pytest
 
 from ich_mil.data.extras import ExtraInstance
-from ich_mil.evaluate.deployment.triage import DECISIONS
-from ich_mil.ledger import CORRECTED, INCOMPLETE, REFUSED, Code, LedgerEntry
-from ich_mil.report.words import (
-    CODES,
-    MARK,
-    MAX_DRIVERS,
-    PLAIN,
-    PROBLEMS,
-    PROMISED,
-    drivers,
-    problems,
-    ranking,
-    routine,
-    span,
-)
+from ich_mil.report.words import MAX_DRIVERS, drivers, ranking, span
 from ich_mil.runs.predictions import Run
-from tests.results import LEDGER, scan_of
+from tests.results import scan_of
 
 
 def plain(lines):
@@ -30,14 +16,6 @@ def plain(lines):
 @pytest.fixture
 def scan():
     return scan_of(np.pad(np.ones((6, 4, 4), bool), ((12, 2), (0, 0), (0, 0))))
-
-
-def test_every_result_and_every_code_has_words():
-    for words in (PROMISED, PLAIN):
-        assert set(words) == set(MARK) == set(DECISIONS)
-        assert len(set(words.values())) == len(set(MARK.values())) == 3
-    assert set(CODES) == set(Code)
-    assert len(set(CODES.values())) == len(CODES)
 
 
 def test_slices_are_counted_from_one():
@@ -94,34 +72,3 @@ def test_slices_and_sentences_are_ranked_by_how_far_the_probability_would_move(s
     same = tuple(replace(one, scan_without=scan.probability) for one in scan.slices)
     still = replace(calm, slices=same, extras=(replace(extras[0], scan_without=scan.probability),))
     assert plain(drivers(still)) == ["No slice, sentence or covariate alone changes the scan's probability."]
-
-
-def test_problems_are_what_a_reader_must_know_and_the_rest_is_routine():
-    assert problems(LEDGER) == [
-        "Refused: a repeated slice",
-        "Not a plain axial head series",
-    ]
-    assert routine(LEDGER) == ["Refused: a localizer"]
-    gaps = [LedgerEntry("s", "f", Code.GAP, "")] * 3
-    assert problems(gaps) == ["Gap between slices (3 times)"]
-    stretched = [LedgerEntry("s", "", Code.PIXELS_NOT_SQUARE, "")]
-    assert problems(stretched) == ["Pixels are not square: images are stretched, also for the model"]
-    clipped = [LedgerEntry("s", "f", Code.HU_CLIPPED, "")]
-    assert problems(clipped) == ["Corrected: extreme values cut"]
-    turned = [LedgerEntry("s", "", code, "") for code in (Code.FLIPPED, Code.SEVERAL_PATIENTS)]
-    assert problems(turned) == [
-        "Rows or columns stored in reverse order; images are shown as stored",
-        "Several patient identifiers in one study",
-    ]
-    assert INCOMPLETE <= PROBLEMS  # why a scan is not called negative
-    for code in Code:
-        one = [LedgerEntry("s", "f", code, "")]
-        assert bool(problems(one)) != bool(routine(one))
-        assert bool(problems(one)) == (code in PROBLEMS)
-    assert PROBLEMS & REFUSED
-    assert PROBLEMS & CORRECTED
-
-
-def test_no_text_of_a_file_gets_into_the_words():
-    entries = [LedgerEntry("s", "DOE^JANE.dcm", code, "DOE^JANE") for code in Code]
-    assert "DOE" not in " ".join(problems(entries) + routine(entries))

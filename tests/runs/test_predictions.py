@@ -11,21 +11,23 @@ import torch
 
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
-from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE, fit_triage
+from ich_mil.evaluate.deployment.triage import fit_triage
 from ich_mil.files import digest
 from ich_mil.gp.counterfactual import Counterfactuals, SliceRun
-from ich_mil.ledger import Code, LedgerEntry
-from ich_mil.runs.assembly import make_results
-from ich_mil.runs.predictions import (
+from ich_mil.ledger import (
     BY_INTERVAL,
+    LOOK,
+    NEGATIVE,
     NOTICE,
+    POSITIVE,
     WHOLE_ONLY,
+    Code,
+    LedgerEntry,
+    has_guarantee,
     incomplete,
-    is_promised,
-    read_results,
-    results_table,
-    write_results,
 )
+from ich_mil.runs.assembly import make_results
+from ich_mil.runs.predictions import read_results, results_table, write_results
 from tests.results import MODEL
 
 NAN = float("nan")
@@ -214,7 +216,7 @@ def test_the_interval_decides_without_thresholds(low, high, decision):
     found = made(features, predictions, explained, prepared, set_name="new", model=MODEL)
     assert {scan.decision for scan in found.scans} == {decision}
     assert found.decided_by == f"{BY_INTERVAL}; {WHOLE_ONLY}"
-    assert not is_promised(found.decided_by)
+    assert not has_guarantee(found.decided_by)
     table = results_table(found)
     scans = table.level == "scan"
     assert set(table.decided_by[scans]) == {"interval"}
@@ -230,7 +232,7 @@ def test_thresholds_decide_by_the_probability_that_is_written():
     wanted = [(0.7, "positive"), (0.3, "look"), (0.299999, "negative")]
     assert [(scan.probability, scan.decision) for scan in found.scans] == wanted
     assert found.decided_by == f"{triage.guarantees} {WHOLE_ONLY.capitalize()}."
-    assert is_promised(found.decided_by)
+    assert has_guarantee(found.decided_by)
     assert set(results_table(found).decided_by.dropna()) == {"thresholds"}
 
 

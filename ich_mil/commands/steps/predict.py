@@ -13,14 +13,13 @@ from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.splits import learned_from, load_splits
 from ich_mil.data.store import PreparedSet
 from ich_mil.dicom.contrast import read_site_phrases
-from ich_mil.ledger import Code
+from ich_mil.ledger import Code, in_no_study, incomplete
 from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
 from ich_mil.progress import progress, say
 from ich_mil.report.maps import make_maps, write_maps
-from ich_mil.report.words import CODES
 from ich_mil.runs.assembly import make_results
 from ich_mil.runs.model import with_extras
-from ich_mil.runs.predictions import Results, in_no_study, incomplete, write_results
+from ich_mil.runs.predictions import Results, write_results
 from ich_mil.runs.storage import load_model
 
 
@@ -121,7 +120,7 @@ def print_results(results: Results, prepared: PreparedSet) -> None:
         line = f"{scan.title}: probability {scan.probability:.3f} ± {scan.std:.3f}, "
         line += f"95 % {low:.3f} to {high:.3f}"
         if reasons := incomplete(scan.ledger):
-            line = f"{line}; never called negative: {', '.join(CODES[code] for code in reasons)}"
+            line = f"{line}; never called negative: {', '.join(code.text for code in reasons)}"
         say(line)
     ledger = prepared.ledger
     for empty in ledger.scan[ledger.code == Code.SCAN_EMPTY]:

@@ -26,13 +26,13 @@ from ich_mil.data.features import FeatureSet
 from ich_mil.data.labels import binary, name_some, read_label_csv
 from ich_mil.data.views import Views
 from ich_mil.errors import ConfigError, DataError, ModelError
-from ich_mil.evaluate.deployment.triage import NEGATIVE
 from ich_mil.files import alone, write_json
+from ich_mil.ledger import NEGATIVE, NOTICE
 from ich_mil.model_files import read_json
 from ich_mil.multikernel import MultiKernelGP
 from ich_mil.multikernel.sources import FEWEST
 from ich_mil.progress import progress, say
-from ich_mil.runs.predictions import NOTICE, KindResult, Results
+from ich_mil.runs.predictions import KindResult, Results
 from ich_mil.runs.storage import load_model
 
 FORMAT = "ich_mil.kinds.1"

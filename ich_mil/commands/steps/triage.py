@@ -21,12 +21,12 @@ from ich_mil.data.scan_labels import read_scan_labels, unlabelled
 from ich_mil.data.scan_names import ScanNames, folder_names
 from ich_mil.data.store import open_prepared
 from ich_mil.errors import DataError, ModelError, named
-from ich_mil.evaluate.deployment.triage import DECISIONS, Triage, fit_triage
+from ich_mil.evaluate.deployment.triage import Triage, fit_triage
 from ich_mil.files import write_csv, write_json
-from ich_mil.ledger import Code
+from ich_mil.ledger import DECISIONS, NOTICE, Code, incomplete, whole_only
 from ich_mil.progress import say
 from ich_mil.report.cohort_page import worklist
-from ich_mil.runs.predictions import NOTICE, Results, incomplete, read_results, whole_only
+from ich_mil.runs.predictions import Results, read_results
 
 
 def calibrate_triage(folder: Path, labels: Path | None, out: Path, **guarantee: Any) -> Triage:

@@ -40,13 +40,11 @@ import pandas as pd
 from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.scores import check_scores, patient_keys
+from ich_mil.ledger import LOOK, NEGATIVE, POSITIVE
 
 Method = Literal["risk_control", "conformal"]
 METHODS: tuple[Method, ...] = get_args(Method)
 
-NEGATIVE, LOOK, POSITIVE = "negative", "look", "positive"
-DECISIONS = (POSITIVE, LOOK, NEGATIVE)
-"""Decisions in the order in which scans are read."""
 
 FORMAT = "ich_mil.triage.1"
 

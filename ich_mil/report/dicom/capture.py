@@ -15,13 +15,14 @@ from pydicom.dataset import Dataset
 from pydicom.uid import ExplicitVRLittleEndian
 
 from ich_mil.dicom.geometry.planes import edges_of
+from ich_mil.ledger import NOTICE
 from ich_mil.report.dicom.context import SourceSlice, StudyContext, frames_of, loss_of
 from ich_mil.report.dicom.identity import Identity, Kind, reference
 from ich_mil.report.dicom.key_objects import key_slices
 from ich_mil.report.dicom.picture import slice_picture, summary_picture
 from ich_mil.report.dicom.values import paragraph
 from ich_mil.report.maps import ScanMaps
-from ich_mil.runs.predictions import NOTICE, Results, ScanResult
+from ich_mil.runs.predictions import Results, ScanResult
 
 _MOST_COMMENT = 10240
 """Largest number of characters of a long text (LT)."""

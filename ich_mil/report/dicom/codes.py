@@ -8,7 +8,7 @@ from highdicom.coding_schemes import CodingSchemeIdentificationItem
 from highdicom.sr import CodedConcept
 from pydicom.sr.codedict import codes
 
-from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE
+from ich_mil.ledger import LOOK, NEGATIVE, POSITIVE
 
 SCHEME = "99ICHMIL"
 

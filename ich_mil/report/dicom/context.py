@@ -1,20 +1,12 @@
 """Patient, study and source images of a scan, with values that are valid for DICOM results.
 
-The source files must still be at the paths they were prepared from; only headers are read. Required values
-that are missing or invalid in the sources are supplied here and nowhere else, each with a line in
-`StudyContext.notes`:
-
-    patient and study      left empty, or converted (`ich_mil.report.dicom.patient`)
-    SOPClassUID            that of the file meta information, else CT Image Storage
-    UIDs such as `ID_...`  derived UIDs, a deterministic function of the text
-    FrameOfReferenceUID    derived from the series, since its slices share a frame of reference
-    SliceThickness         median distance between slices; for a single slice `NOMINAL_THICKNESS_MM`
-
-A slice averaged from thin slices refers to all of them as sources. Its position is their mean and its
-thickness their total extent.
+The source files must still be at the paths they were prepared from; only headers are read. Values that are
+missing or invalid in the sources are supplied here, each with a line in `StudyContext.notes`: UIDs such as
+`ID_...` become derived UIDs; FrameOfReferenceUID is derived from the series; SliceThickness is the median
+distance between slices. A slice averaged from thin slices refers to all of them, with their mean position and
+total extent.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -31,17 +23,14 @@ from ich_mil.dicom.files.header import SliceHeader, read_headers, slice_file
 from ich_mil.dicom.geometry.planes import heights_along, normal_of
 from ich_mil.errors import DataError, DicomError
 from ich_mil.report.dicom.patient import CARRIED, REQUIRED, patient_and_study
-from ich_mil.report.dicom.values import derived_uid, paragraph, valid_uid
+from ich_mil.report.dicom.values import derived_uid, paragraph, valid_or_empty, valid_uid
 from ich_mil.runs.predictions import ScanResult
 
 NOMINAL_THICKNESS_MM = 5.0
 """Thickness of a single slice without SliceThickness: most head CT is read in slices of 5 mm."""
 
 _FRAME_OF_REFERENCE, _LOSSY = "FrameOfReferenceUID", "LossyImageCompression"
-_LOSSY_MORE = {
-    "LossyImageCompressionRatio": re.compile(r"[0-9]{1,8}(\.[0-9]{1,6})?(\\[0-9]{1,8}(\.[0-9]{1,6})?)*"),
-    "LossyImageCompressionMethod": re.compile(r"[A-Z0-9_ ]{1,16}(\\[A-Z0-9_ ]{1,16})*"),
-}
+_LOSSY_MORE = {"LossyImageCompressionRatio": "DS", "LossyImageCompressionMethod": "CS"}
 _SUPPLIED = {
     "SOPClassUID": "SOPClassUID is absent: that of the file meta information, else CT Image Storage.",
     _FRAME_OF_REFERENCE: "FrameOfReferenceUID is absent or not valid: one was derived.",
@@ -155,7 +144,6 @@ def read_context(scan: ScanResult, prepared: PreparedSet) -> StudyContext:
 def _source_slice(
     row: dict, root: Path, files: dict[Path, tuple[tuple[SliceHeader, ...], Elements]]
 ) -> SourceSlice:
-    """Source images of one row of the scan record, read from their files."""
     images = []
     for name, sop in zip(row["sources"], row["sops"], strict=True):
         path, frame = slice_file(root, name)
@@ -164,8 +152,8 @@ def _source_slice(
                 files[path] = read_headers(path), read_elements(path, _KEYWORDS)
             except (DicomError, OSError) as error:
                 raise DataError(
-                    f"{path}: a source image can no longer be read ({_reason(error, path)}); put the study "
-                    "back where it was prepared from, or prepare and predict again"
+                    f"{path}: a source image can no longer be read; put the study back where it was prepared "
+                    "from, or prepare and predict again"
                 ) from error
         headers, elements = files[path]
         if frame >= len(headers) or headers[frame].sop_uid != sop:
@@ -176,21 +164,14 @@ def _source_slice(
     return SourceSlice(row["sop"], tuple(images))
 
 
-def _reason(error: Exception, path: Path) -> str:
-    """Text of an error without the path, which the message already contains."""
-    if isinstance(error, OSError):
-        return str(error.strerror)
-    return str(error).removeprefix(f"{path}: ")
-
-
 def _source_image(header: SliceHeader, elements: Elements) -> SourceImage:
     frame_of_reference = elements.text(_FRAME_OF_REFERENCE)
     sop_class = elements.text("SOPClassUID")
     given = {"SOPClassUID": sop_class, _FRAME_OF_REFERENCE: frame_of_reference}
     lossy = {_LOSSY: "01"} if elements.text(_LOSSY) == "01" else {}
     if lossy:
-        texts = {keyword: elements.text(keyword) for keyword in _LOSSY_MORE}
-        lossy |= {keyword: text for keyword, text in texts.items() if _LOSSY_MORE[keyword].fullmatch(text)}
+        texts = {keyword: valid_or_empty(elements.text(keyword), vr) for keyword, vr in _LOSSY_MORE.items()}
+        lossy |= {keyword: text for keyword, text in texts.items() if text}
     return SourceImage(
         sop_class=valid_uid(sop_class or elements.media_sop_class or CTImageStorage),
         sop_uid=valid_uid(header.sop_uid),
@@ -226,13 +207,13 @@ def _supplied(slices: Sequence[SourceSlice], record: ScanRecord, notes: list[str
     )
     return [
         replace(
-            one,
-            images=tuple(
-                image
-                if image.header.thickness is not None
-                else replace(image, header=replace(image.header, thickness=thickness / len(one.images)))
-                for image in one.images
-            ),
+            one, images=tuple(_with_thickness(image, thickness / len(one.images)) for image in one.images)
         )
         for one in slices
     ]
+
+
+def _with_thickness(image: SourceImage, thickness: float) -> SourceImage:
+    if image.header.thickness is not None:
+        return image
+    return replace(image, header=replace(image.header, thickness=thickness))

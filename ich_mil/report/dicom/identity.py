@@ -17,12 +17,12 @@ import numpy as np
 from pydicom.dataset import Dataset
 
 from ich_mil import __version__
-from ich_mil.ledger import Code
+from ich_mil.ledger import NOTICE, Code
 from ich_mil.report.dicom.context import SourceImage, StudyContext
 from ich_mil.report.dicom.patient import REQUIRED, link_order
 from ich_mil.report.dicom.values import derived_uid, line
 from ich_mil.report.maps import ScanMaps
-from ich_mil.runs.predictions import NOTICE, Provenance, Results, ScanResult
+from ich_mil.runs.predictions import Provenance, Results, ScanResult
 
 BESIDE = frozenset({Code.NOT_DICOM, Code.NOT_CT, Code.NOT_AN_IMAGE, Code.LOCALIZER})
 """Codes of files that do not affect a result: a dose report that arrives later must not create new UIDs."""

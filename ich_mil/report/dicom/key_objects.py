@@ -9,13 +9,13 @@ Source: DICOM PS3.16 TID 2010, CID 7010; PS3.3 A.35.4.
 import numpy as np
 from highdicom.ko import KeyObjectSelection, KeyObjectSelectionDocument
 
-from ich_mil.evaluate.threshold import THRESHOLD
+from ich_mil.ledger import NOTICE, THRESHOLD
 from ich_mil.report.dicom import codes
 from ich_mil.report.dicom.context import StudyContext
 from ich_mil.report.dicom.identity import Identity, Kind, reference
 from ich_mil.report.dicom.structured_report import device_context
 from ich_mil.report.page import percent
-from ich_mil.runs.predictions import NOTICE, ScanResult
+from ich_mil.runs.predictions import ScanResult
 
 KEY_SLICES = 8
 """Largest number of key slices: the capacity of the summary picture."""
@@ -59,7 +59,6 @@ def key_objects(scan: ScanResult, context: StudyContext, identity: Identity) -> 
 
 
 def _description(scan: ScanResult) -> str:
-    """Selection rule and the probability of each key slice."""
     chosen = ", ".join(
         f"slice {place + 1} ({percent(scan.slices[place].probability)})" for place in key_slices(scan)
     )

@@ -72,7 +72,6 @@ def _parametric_map(
     quantity: CodedConcept,
     arguments: dict,
 ) -> ParametricMap:
-    """Parametric Map of one quantity for the slices of one frame of reference."""
     top = float(np.nan_to_num(values).max())
     top = top if top > 0 else 1.0
     made = ParametricMap(
@@ -160,7 +159,6 @@ def _describe_frames(made: ParametricMap, slices: Sequence[SourceSlice]) -> None
 
 
 def _source_item(flat: Dataset, image: SourceImage, n_images: int) -> Dataset:
-    """Reference from a frame to one of its source images."""
     item = deepcopy(flat)
     item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = image.sop_class, image.sop_uid
     if image.frame is not None:

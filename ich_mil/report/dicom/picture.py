@@ -18,15 +18,14 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from ich_mil.dicom.geometry.planes import Edges
-from ich_mil.evaluate.deployment.triage import LOOK, NEGATIVE, POSITIVE
-from ich_mil.evaluate.threshold import THRESHOLD
+from ich_mil.ledger import LOOK, NEGATIVE, NOTICE, POSITIVE, THRESHOLD, decision_words, problems
 from ich_mil.report.canvas import GREY, ORANGE, SKY, VERMILION, own_style
 from ich_mil.report.maps import ScanMaps
 from ich_mil.report.page import percent
 from ich_mil.report.pictures import EVIDENCE, UNCERTAINTY, WINDOWS, Shades
 from ich_mil.report.text import printable
-from ich_mil.report.words import problems, results_in_words, unlike
-from ich_mil.runs.predictions import NOTICE, Provenance, ScanResult
+from ich_mil.report.words import unlike
+from ich_mil.runs.predictions import Provenance, ScanResult
 from ich_mil.windows import apply_windows, resize
 
 _WHITE, _GREY, _BLACK = "#f2f2f2", "#b4bac4", "#101418"
@@ -65,7 +64,7 @@ def summary_picture(
     figure = _page(10.24, 10.24)
     low, high = scan.interval_95
     _say(figure, 0.965, "Intracranial hemorrhage: result of a model", 15)
-    _say(figure, 0.925, results_in_words(decided_by)[scan.decision], 24, colour=_COLOURS[scan.decision])
+    _say(figure, 0.925, decision_words(decided_by)[scan.decision], 24, colour=_COLOURS[scan.decision])
     text = f"probability {percent(scan.probability)}, 95 % interval {percent(low)} to {percent(high)}, "
     _say(figure, 0.89, text + f"standard deviation {percent(scan.std)}", 13)
     wrong = "; ".join(problems(scan.ledger)) or "no problem"
@@ -138,7 +137,6 @@ def _say(figure: Figure, y: float, text: str, size: float, *, colour: str = _WHI
 
 
 def _lines(figure: Figure, text: str, size: float, *, most: int) -> list[str]:
-    """Wrap a text to the width of the figure, truncated after `most` lines."""
     width = int(figure.get_figwidth() * 120 / size)
     return textwrap.wrap(" ".join(printable(text).split()), width, max_lines=most, placeholder=" …")
 
@@ -167,17 +165,14 @@ def _strip(ax: Axes, scan: ScanResult, shown: Sequence[int]) -> None:
 
 
 def _grey(hu: np.ndarray, places: Sequence[int]) -> np.ndarray:
-    """Slices (len(places), H, W) in the brain window, in [0, 1]."""
     return apply_windows(torch.from_numpy(hu[list(places)]), (WINDOWS["brain"],))[:, 0].numpy()
 
 
 def _top(values: np.ndarray) -> float:
-    """Maximum over all slices of the scan."""
     return float(np.nan_to_num(values).max())
 
 
 def _map_of(maps: ScanMaps | None, place: int) -> np.ndarray | None:
-    """Evidence (H, W) of one slice; None if it has no map."""
     if maps is None or place not in maps.slices:
         return None
     return maps.mean[int(np.searchsorted(maps.slices, place))]
@@ -225,7 +220,6 @@ def _show(
 
 
 def _pixels(figure: Figure) -> np.ndarray:
-    """Render a figure to (H, W, 3) uint8 RGB."""
     canvas = figure.canvas
     assert isinstance(canvas, FigureCanvasAgg)
     with warnings.catch_warnings():

@@ -33,13 +33,13 @@ from highdicom.sr import (
 from pydicom.dataset import Dataset
 from pydicom.sr.codedict import codes as standard
 
-from ich_mil.evaluate.deployment.triage import LOOK, POSITIVE
+from ich_mil.ledger import LOOK, NOTICE, POSITIVE, has_guarantee, problems, routine
 from ich_mil.report.dicom import codes
 from ich_mil.report.dicom.context import SourceImage, StudyContext, frames_of
 from ich_mil.report.dicom.identity import MANUFACTURER, Identity, Kind, reference
 from ich_mil.report.dicom.values import paragraph
-from ich_mil.report.words import kinds, problems, routine, unlike
-from ich_mil.runs.predictions import NOTICE, ScanResult, SliceResult, is_promised
+from ich_mil.report.words import kinds, unlike
+from ich_mil.runs.predictions import ScanResult, SliceResult
 
 
 def structured_report(
@@ -117,7 +117,7 @@ def _scan_group(
     scan: ScanResult, decided_by: str, identity: Identity
 ) -> MeasurementsAndQualitativeEvaluations:
     # programs may act on codes without reading the comments: code guaranteed decisions and 'look' only
-    promised = is_promised(decided_by)
+    promised = has_guarantee(decided_by)
     coded = promised or scan.decision == LOOK
     return MeasurementsAndQualitativeEvaluations(
         tracking_identifier=TrackingIdentifier(identity.uid("scan"), "scan"),
@@ -161,14 +161,12 @@ def _probability(of: ScanResult | SliceResult) -> list[Measurement]:
 
 
 def _references(images: Sequence[SourceImage]) -> list[SourceImageForMeasurementGroup]:
-    """References to the source images, one for each file, with its frame numbers."""
     return [
         SourceImageForMeasurementGroup(*file, frames or None) for file, frames in frames_of(images).items()
     ]
 
 
 def _comments(scan: ScanResult, decided_by: str, context: StudyContext) -> list[str]:
-    """Text comments on the limits and the origin of the numbers."""
     comments = [f"{NOTICE} The original images are unchanged: look at the full study."]
     comments += [warning] if (warning := unlike(scan)) else []
     comments.append(f"Decision '{scan.decision}': {decided_by.rstrip('.')}.")

@@ -20,8 +20,7 @@ from ich_mil.data.store import open_prepared, scan_file
 from ich_mil.dicom.files.header import read_headers
 from ich_mil.dicom.pixels.read import read_slice
 from ich_mil.errors import ConfigError, DataError
-from ich_mil.ledger import INCOMPLETE, Code, LedgerEntry
-from ich_mil.runs.predictions import incomplete
+from ich_mil.ledger import INCOMPLETE, Code, LedgerEntry, incomplete
 from tests import phantoms
 
 pytestmark = pytest.mark.filterwarnings("ignore:Invalid value for VR UI")

@@ -12,16 +12,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment.triage import (
-    LOOK,
     METHODS,
-    NEGATIVE,
-    POSITIVE,
     Guarantee,
     Triage,
     allowed_losses,
     fit_triage,
     risk_control_confidence,
 )
+from ich_mil.ledger import LOOK, NEGATIVE, POSITIVE
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from pydicom.uid import EnhancedCTImageStorage
 
 from ich_mil.data.preparation.prepare import prepare
 from ich_mil.data.store import PreparedSet
-from ich_mil.evaluate.deployment.triage import POSITIVE
+from ich_mil.ledger import BY_INTERVAL, POSITIVE
 from ich_mil.report.dicom.context import StudyContext
 from ich_mil.report.dicom.identity import Identity, identify
 from ich_mil.report.dicom.write import write_dicom_results
 from ich_mil.report.maps import ScanMaps
-from ich_mil.runs.predictions import BY_INTERVAL, Provenance, Results, Run, ScanResult, SliceResult
+from ich_mil.runs.predictions import Provenance, Results, Run, ScanResult, SliceResult
 from tests import phantoms
 
 MODEL = Provenance(

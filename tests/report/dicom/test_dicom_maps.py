@@ -62,20 +62,6 @@ def test_maps_are_stored_bit_for_bit_where_their_slices_lie(made):
         assert plain.FrameOfReferenceUID == context.slices[0].middle.frame_of_reference
 
 
-def test_positions_of_single_slices_are_those_of_their_files(cq500):
-    files = {}
-    for path in cq500.root.rglob("*.dcm"):
-        ds = dcmread(path)
-        files[ds.SOPInstanceUID] = (list(ds.ImagePositionPatient), ds.FrameOfReferenceUID)
-    for ds in cq500.read("map"):
-        for frame in ds.PerFrameFunctionalGroupsSequence:
-            (item,) = frame.DerivationImageSequence[0].SourceImageSequence
-            position, reference = files[item.ReferencedSOPInstanceUID]
-            assert list(frame.PlanePositionSequence[0].ImagePositionPatient) == position
-            assert reference == ds.FrameOfReferenceUID
-            assert item.SpatialLocationsPreserved == "YES"
-
-
 def test_averaged_slices_lie_in_the_middle_of_their_sources(averaged):
     context = read_context(averaged.scan, averaged.prepared)
     assert {len(one.images) for one in context.slices} == {2}
@@ -176,29 +162,6 @@ def test_each_frame_of_reference_has_maps_and_a_series_of_its_own(rsna):
     assert spaces[0] == spaces[1] != spaces[2] == spaces[3]
     for ds, values in zip(made, (maps.mean[:2], maps.std[:2], maps.mean[2:], maps.std[2:]), strict=True):
         assert {one.tobytes() for one in ds.pixel_array} == {one.tobytes() for one in values}
-
-
-def test_pixels_that_are_not_square_keep_their_sides(rsna):
-    def stretched(image):
-        return replace(image, header=replace(image.header, spacing=(0.5, 0.25)))
-
-    context = read_context(rsna.scan, rsna.prepared)
-    slices = tuple(replace(one, images=tuple(map(stretched, one.images))) for one in context.slices)
-    maps = maps_of(6, most=6).on_grid(64, 64)
-    ds, _ = parametric_maps(maps, replace(context, slices=slices), identity_of(rsna, context))
-    assert list(ds.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0].PixelSpacing) == [0.5, 0.25]
-
-
-@pytest.mark.parametrize("changes", [{"spacing": (0.5, 0.25)}, {"thickness": 7.0}])
-def test_one_slice_of_another_size_is_said_of_each_frame(rsna, changes):
-    context = read_context(rsna.scan, rsna.prepared)
-    first, *others = context.slices
-    (image,) = first.images
-    other = replace(first, images=(replace(image, header=replace(image.header, **changes)),))
-    maps = maps_of(6, most=6).on_grid(64, 64)
-    ds, _ = parametric_maps(maps, replace(context, slices=(other, *others)), identity_of(rsna, context))
-    frames = [frame.PixelMeasuresSequence[0] for frame in ds.PerFrameFunctionalGroupsSequence]
-    assert len({(*frame.PixelSpacing, frame.SliceThickness) for frame in frames}) == 2
 
 
 def test_maps_without_evidence_and_with_nan_can_be_stored(rsna):
