@@ -54,19 +54,6 @@ class Ranks:
         nan = self.total(value.isnan().to(value))
         return self._reduce(value, dist.ReduceOp.MAX).masked_fill(nan > 0, torch.nan)
 
-    def same(self, value: Tensor) -> Tensor:
-        """Broadcast the value of rank 0."""
-        if self.size == 1:
-            return value
-        value = value.contiguous().clone()
-        dist.broadcast(value, src=0)
-        return value
-
-    def agree(self, module: torch.nn.Module) -> None:
-        """Copy rank 0's parameters and buffers into `module`, in place: machines may round differently."""
-        for value in module.state_dict().values():
-            value.copy_(self.same(value))
-
     def share(self, sizes: Tensor) -> Tensor:
         """Indices (C,) int64 of the bags of this rank, ascending, balanced by number of slices `sizes` (B,).
 

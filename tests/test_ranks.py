@@ -18,24 +18,12 @@ def reductions() -> tuple[object, ...]:
     broken = value.clone()
     if ranks.rank == 1:
         broken[0], broken[2] = math.nan, math.inf
-    found = ranks.total(value), ranks.most(value), ranks.same(value), ranks.most(broken)
+    found = ranks.total(value), ranks.most(value), ranks.most(broken)
     table = torch.arange(6.0).view(2, 3)
     if ranks.rank == 1:  # the same in another order in memory
         table = table.mT.contiguous().mT
     assert torch.equal(ranks.total(table), 2 * table)
-    assert torch.equal(ranks.same(table), table)
     return ranks.rank, ranks.size, *found, value
-
-
-def agreed():
-    ranks = these_ranks()
-    norm = torch.nn.BatchNorm1d(2)
-    with torch.no_grad():
-        norm.weight.fill_(5.0 + ranks.rank)
-        norm.running_mean.fill_(7.0 + ranks.rank)
-        norm.num_batches_tracked.fill_(3 + ranks.rank)
-    ranks.agree(norm)
-    return norm.state_dict()
 
 
 def ahead(path):
@@ -48,20 +36,16 @@ def ahead(path):
 
 
 def working(path):
-    return reductions(), agreed(), ahead(path)
+    return reductions(), ahead(path)
 
 
-def test_all_ranks_have_the_sum_the_largest_and_the_value_weights_and_files_of_the_first(tmp_path):
-    for rank, (reduced, state, text) in enumerate(together(working, tmp_path / "file", folder=tmp_path)):
-        own, size, total, most, same, broken, value = reduced
+def test_all_ranks_have_sum_maximum_and_files_of_the_first(tmp_path):
+    for rank, (reduced, text) in enumerate(together(working, tmp_path / "file", folder=tmp_path)):
+        own, size, total, most, broken, value = reduced
         assert text == "made"
-        assert state["weight"].tolist() == [5.0, 5.0]
-        assert state["running_mean"].tolist() == [7.0, 7.0]
-        assert int(state["num_batches_tracked"]) == 3
         assert (own, size) == (rank, 2)
         assert total.tolist() == [3.0, -15.0, 6.0]
         assert most.tolist() == [2.0, -5.0, 4.0]
-        assert same.tolist() == [1.0, -5.0, 2.0]
         assert math.isnan(broken[0])
         assert broken[1:].tolist() == [-5.0, math.inf]
         assert value.tolist() == [1.0 + rank, -5.0 - 5 * rank, 2.0 + 2 * rank], "an argument was changed"
@@ -181,7 +165,7 @@ def test_alone_everything_is_its_own():
     with joined() as ranks:
         assert ranks is ALONE
     value = torch.tensor([1.0, math.nan])
-    assert all(one is value for one in (ALONE.total(value), ALONE.most(value), ALONE.same(value)))
+    assert all(one is value for one in (ALONE.total(value), ALONE.most(value)))
     assert ALONE.share(torch.tensor([3, 1, 2])).tolist() == [0, 1, 2]
 
 

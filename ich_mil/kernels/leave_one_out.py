@@ -107,8 +107,7 @@ def gauss_seidel(
         mu: (..., N) mean of q(f), in the same order.
         pull: (..., B) log H · (2T_b - 1), by rank.
         turns: order of the instances.
-        impl: "torch" takes one vector step per position, on the CPU; "triton" is a single kernel; "auto" is
-            "triton" on a GPU.
+        impl: "torch" takes one vector step per position, on the CPU; "auto" is "triton" on a GPU.
 
     Returns:
         New a = logit π and log(1 - π), each (..., N) in the same order, float64.

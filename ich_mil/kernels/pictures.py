@@ -70,13 +70,10 @@ def vary(scans: Sequence[Tensor], variations: Sequence[Variation], windows: Wind
     if not variations:
         return torch.cat(list(scans))
     like, side = scans[0], scans[0].shape[-1]
-
-    def beside(value: Tensor) -> Tensor:
-        return value.to(like.device, like.dtype, non_blocking=True)
-
-    matrices = beside(torch.stack([variation.matrix for variation in variations]))
+    widths = torch.tensor([w for _, w in windows])[:, None, None]
+    parts = torch.stack([variation.matrix for variation in variations]), widths
+    matrices, width = (part.to(like.device, like.dtype, non_blocking=True) for part in parts)
     grids = affine_grid(matrices, [len(matrices), 1, side, side], align_corners=False)  # (B, S, S, 2)
-    width = beside(torch.tensor([w for _, w in windows])[:, None, None])
     varied = []
     for scan, grid, variation in zip(scans, grids, variations, strict=True):
         # Zero padding: 0 is air in every window.

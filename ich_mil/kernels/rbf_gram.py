@@ -59,10 +59,7 @@ class RBF:
     projection: Tensor
 
     def centred(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Shift, scale, z and v P of the same map with z centred at 0, to reduce rounding in ‖u - z‖².
-
-        Shift, scale and z are contiguous, as the Triton kernel requires.
-        """
+        """Shift, scale, z (all contiguous) and v P of the same map, z centred: less rounding in ‖u - z‖²."""
         centre = self.inducing.mean(0)
         shift, z = self.shift + centre / self.scale, self.inducing - centre
         return shift, self.scale.contiguous(), z.contiguous(), self.variance * self.projection
@@ -143,8 +140,7 @@ def rbf_gram(
         theta: (R, N) θ, float64.
         target: (R, N) r, float64.
         rows: (N,) order of the slices in θ and r; None: the order of `x`.
-        dtype: float64 or float32, dtype of the products in G; Triton computes a float32 product as three tf32
-            products.
+        dtype: float64 or float32 of the products in G; Triton computes float32 as three tf32 products.
         tile: number of slices per tile of φ.
         impl: "torch" or "triton"; "auto" is "triton" for CUDA tensors.
 

@@ -25,6 +25,7 @@ from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.gp.calibration import platt
 from ich_mil.multimodal.settings import RunHeadSettings
+from ich_mil.ranks import Ranks
 from ich_mil.training.set_settings import SetSettings
 from ich_mil.training.settings import TrainingSettings
 from tests import phantoms
@@ -134,6 +135,11 @@ def test_a_finished_cnn_is_not_trained_again_and_sees_all_scans(config, told, mo
     wanted = extract_features(load_cnn(config.out), prepared, list(prepared.scans.index))
     assert sorted(features.scans) == sorted(wanted.scans)
     assert torch.equal(features.x, wanted.select(features.scans).x)
+
+
+def test_only_the_first_rank_fits_a_head(monkeypatch):
+    monkeypatch.setattr(module, "fit_family", lambda *_, **__: pytest.fail("fits too"))
+    module.fit_head(None, None, None, Ranks(1, 2))
 
 
 def test_a_run_does_not_resume_where_labels_have_changed(config, told, sites, tmp_path):
