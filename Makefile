@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	rm -rf data/demo checkpoints/demo
-	$(BIN)/python -m ich_mil.synthetic.data_sets data/demo --studies-a 240 --studies-b 40 --size 128
+	$(BIN)/python -m ich_mil.phantoms.data_sets data/demo --studies-a 240 --studies-b 40 --size 128
 	$(BIN)/python train.py --config configs/demo.yaml
 
 # the bundled model, from the public pictures beside the project: half an hour on two cores
@@ -42,7 +42,7 @@ test-gpu: $(STAMP)
 # a real archive, DICOM validators and a browser: Debian packages, which only root can install
 test-services: $(STAMP)
 	apt-get update -qq && apt-get install -y -qq --no-install-recommends orthanc orthanc-dicomweb dcmtk dicom3tools chromium chromium-driver
-	$(BIN)/python -m pytest -m 'services or browser' tests/serve tests/report
+	$(BIN)/python -m pytest -m 'services or browser' tests/serve tests/pages tests/dicom_results
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -93,7 +93,7 @@ def workers(jobs: int) -> int:
 
 def renamed(columns: Sequence[str], layout: Any) -> dict[str, str]:
     """Names of columns in a feature file by our names. `ConfigError`: no pair, or no column of ours."""
-    from ich_mil.training.set_settings import check_columns
+    from ich_mil.network.training.set_settings import check_columns
 
     pairs = dict(pair.partition("=")[::2] for pair in columns)
     if wrong := [name for name, theirs in pairs.items() if not theirs]:
@@ -116,7 +116,7 @@ def extra_sources(requests: Path | None, reports: Path | None, covariates: Path 
 
 def check_model(model: Path) -> Path:
     """Check that `model` is the folder of a run, before torch is imported. `ModelError`: it is none."""
-    from ich_mil.runs.folder import read_run, run_folder
+    from ich_mil.model.folder import read_run, run_folder
 
     read_run(run_folder(model))
     return model
@@ -124,7 +124,7 @@ def check_model(model: Path) -> Path:
 
 def check_predictions(folder: Path) -> Path:
     """Check that `folder` is one of predictions. `ConfigError`: it is none."""
-    from ich_mil.runs.folder import PREDICTIONS
+    from ich_mil.model.folder import PREDICTIONS
 
     if not (folder / PREDICTIONS).is_file():
         raise ConfigError(f"{folder}: holds no {PREDICTIONS}; name a folder of 'validate' or 'predict'")
@@ -134,7 +134,7 @@ def check_predictions(folder: Path) -> Path:
 def check_out(out: Path, root: Path) -> Path:
     """Check that `out` is outside of `root` and no run. `ConfigError`: it is not."""
     from ich_mil.files import check_apart
-    from ich_mil.runs.folder import check_no_run
+    from ich_mil.model.folder import check_no_run
 
     check_apart(out, root)
     check_no_run(out)

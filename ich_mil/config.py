@@ -15,14 +15,14 @@ from typing import Annotated, Any, ClassVar
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from ich_mil.encoders.settings import CnnSettings, EncoderSettings
 from ich_mil.errors import ConfigError
 from ich_mil.files import check_apart, settings_digest
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.multimodal.settings import MultimodalSettings, RunHeadSettings
+from ich_mil.network.settings import CnnSettings, EncoderSettings
+from ich_mil.network.training.set_settings import SetSettings
+from ich_mil.network.training.settings import TrainingSettings
 from ich_mil.settings import SEEDS, check_list, read_settings
-from ich_mil.training.set_settings import SetSettings
-from ich_mil.training.settings import TrainingSettings
 
 STRICT = ConfigDict(extra="forbid")
 Share = Annotated[float, Field(ge=0, lt=1)]

@@ -13,8 +13,8 @@ import pytest
 import torch
 from packaging.version import Version
 
-from ich_mil.data.features import FeatureSet, read_feature_table
 from ich_mil.gp.head import Head  # before any test file imports gpytorch, whose warning `ich_mil.gp` silences
+from ich_mil.sets.features import FeatureSet, read_feature_table
 from tests.runs_for_tests import tiny_run
 
 CUDA = pytest.param("cuda", marks=pytest.mark.gpu)

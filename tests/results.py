@@ -10,10 +10,10 @@ from ich_mil.evaluate.curves import scan_curves
 from ich_mil.evaluate.result_table import evaluate
 from ich_mil.evaluate.scores import Scores
 from ich_mil.ledger import BY_INTERVAL, LOOK, NEGATIVE, POSITIVE, WHOLE_ONLY, Code, LedgerEntry, whole_only
-from ich_mil.report.maps import ScanMaps
-from ich_mil.report.run_page import EvaluatedSet
-from ich_mil.runs.predictions import Provenance, Results, Run, ScanResult, SliceResult
-from ich_mil.synthetic.data_sets import SITE_A, make_phantom
+from ich_mil.model.maps import ScanMaps
+from ich_mil.model.predictions import Provenance, Results, Run, ScanResult, SliceResult
+from ich_mil.pages.run_page import EvaluatedSet
+from ich_mil.phantoms.data_sets import SITE_A, make_phantom
 
 MODEL = Provenance(
     "G-VGPMIL α=1 β=2.5, M=100, D=8",

@@ -18,12 +18,12 @@ from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-from ich_mil.dicom.geometry.planes import Edges
 from ich_mil.files import write_text
-from ich_mil.report.cohort_page import neighbours, render_cohort
-from ich_mil.report.page import study_file_name
-from ich_mil.report.run_page import RunPage, SplitCount, render_run
-from ich_mil.report.study_page import render_study
+from ich_mil.pages.cohort_page import neighbours, render_cohort
+from ich_mil.pages.page import study_file_name
+from ich_mil.pages.run_page import RunPage, SplitCount, render_run
+from ich_mil.pages.study_page import render_study
+from ich_mil.study.geometry.planes import Edges
 from tests.results import DECIDED_BY, MODEL, cohort, evaluated_set, maps_of, phantom, scan_of
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -23,17 +23,17 @@ from pydicom import dcmread
 from ich_mil import cli
 from ich_mil.cli import train_main
 from ich_mil.config import read_config
-from ich_mil.data.features import read_feature_table
-from ich_mil.data.preparation.identifying_texts import source_files
-from ich_mil.data.splits import draw_splits, patient_key
-from ich_mil.data.store import PreparedSet, open_prepared
-from ich_mil.dicom.files.header import read_headers
 from ich_mil.files import alone
 from ich_mil.gp.head import Head
 from ich_mil.ledger import Code
+from ich_mil.model.maps import read_maps
+from ich_mil.model.predictions import read_results
 from ich_mil.ranks import Ranks
-from ich_mil.report.maps import read_maps
-from ich_mil.runs.predictions import read_results
+from ich_mil.sets.features import read_feature_table
+from ich_mil.sets.preparation.identifying_texts import source_files
+from ich_mil.sets.splits import draw_splits, patient_key
+from ich_mil.sets.store import PreparedSet, open_prepared
+from ich_mil.study.files.header import read_headers
 from tests import phantoms
 from tests.feature_table import name_patients, write_features
 from tests.html_page import check_offline
@@ -583,8 +583,8 @@ def test_of_several_processes_the_first_alone_prints_measures_and_reports(
         warnings.warn_explicit("left uncalibrated", UserWarning, str(Path(cli.__file__)), 1)
 
     monkeypatch.setattr("ich_mil.ranks.joined", lambda: nullcontext(Ranks(rank, 2)))
-    monkeypatch.setattr("ich_mil.commands.steps.train.train", fitted)
-    monkeypatch.setattr("ich_mil.commands.steps.report.validate_and_report", lambda *_: done.append("report"))
+    monkeypatch.setattr("ich_mil.model.training.train.train", fitted)
+    monkeypatch.setattr("ich_mil.output.run_report.validate_and_report", lambda *_: done.append("report"))
     assert run("train.py", "--config", FEATURES, "--out", tmp_path / "out") == 0
     told = capsys.readouterr()
     assert told.err == ("" if rank else "warning: left uncalibrated\n")

@@ -8,13 +8,13 @@ import pytest
 import yaml
 
 from ich_mil.config import REMOVED, RunConfig, read_config, read_grid
-from ich_mil.dicom.series import AVERAGE_TO_MM
 from ich_mil.errors import ConfigError
 from ich_mil.gp.head import Head
+from ich_mil.network.training.set_settings import SetSettings
+from ich_mil.network.training.settings import TrainingSettings
 from ich_mil.settings import CONFIGS as CONFIGS_IN_PACKAGE
 from ich_mil.settings import config_file, shipped_configs
-from ich_mil.training.set_settings import SetSettings
-from ich_mil.training.settings import TrainingSettings
+from ich_mil.study.series import AVERAGE_TO_MM
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
 assert {"demo", "ctich", "features", "grid_features", "rsna"} <= {path.stem for path in CONFIGS}

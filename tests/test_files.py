@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 
 import ich_mil
-from ich_mil.data.splits import load_splits, write_splits
-from ich_mil.data.store import PreparedSet
 from ich_mil.errors import DataError
 from ich_mil.files import alone, inert, original, whole_file, write_csv, write_text
 from ich_mil.ledger import Code, LedgerEntry, LedgerWriter
+from ich_mil.sets.splits import load_splits, write_splits
+from ich_mil.sets.store import PreparedSet
 
 FORMULAS = ["=1+1", "+1", "-1+1", "@sum(1)", "\t=1", "\r=1", "\n=1", "\uff1d1+1", "'=1", "''=1"]
 SPLIT = ["1.2;=1+1;", '1.2;"=1', "1.2\t=1", "a\r\n@b"]

@@ -10,26 +10,14 @@ from pathlib import Path
 import ich_mil
 
 PACKAGE = Path(ich_mil.__file__).parent
-LAYERS = [
-    "errors",
-    "progress",
-    "guard",
-    "yaml_files",
-    "settings",
-    "files",
-    "model_files",
-    "ledger",
-    "ranks",
-    "window_presets",
-    "windows",
-]
-LAYERS += ["convergence", "kernels", "dicom", "synthetic", "data", "reports", "encoders", "gp"]
-LAYERS += ["multimodal", "multikernel", "training", "evaluate", "config", "runs", "report"]
-LAYERS += ["steps", "serve", "arguments", "commands", "cli", "__main__"]
+LAYERS = ["errors", "progress", "guard", "yaml_files", "settings", "files", "model_files", "ledger", "ranks"]
+LAYERS += ["convergence", "kernels", "study", "phantoms", "sets", "gp", "radiology_text", "multimodal"]
+LAYERS += ["multikernel", "network", "evaluate", "config", "model", "pages", "dicom_results", "output"]
+LAYERS += ["serve", "arguments", "commands", "cli", "__main__"]
 
 
 def layer(name: str) -> str:
-    return "steps" if name.startswith("commands.steps.") else name.split(".")[0]
+    return name.split(".")[0]
 
 
 def imports_of(path: Path) -> set[str]:
@@ -71,8 +59,8 @@ def test_no_circle():
     order = list(TopologicalSorter(FILES).static_order())
     assert (
         order.index("errors")
-        < order.index("data.preparation.prepare")
-        < order.index("commands.train")
+        < order.index("sets.preparation.prepare")
+        < order.index("model.training.train")
         < order.index("cli")
     )
 
@@ -90,19 +78,19 @@ def python(code, *words):
 
 def test_what_trains_nothing_does_not_wait_for_what_trains():
     """Lightning, torch's compiler and highdicom take seconds to import."""
-    names = ", ".join(f"ich_mil.commands.{name}" for name in ("predict", "validate", "recalibrate", "report"))
+    names = "ich_mil.output.prediction, ich_mil.output.run_report, ich_mil.model.site.recalibrate"
     slow = {"lightning", "torchmetrics", "torch._dynamo", "highdicom"}
     assert python(f"import sys; import {names}; print(sorted({slow} & sys.modules.keys()))") == "[]\n"
 
 
 def test_a_prediction_by_a_head_of_slices_does_without_scikit_learn():
     slow = {"sklearn", "scipy.stats"}
-    code = f"import sys, ich_mil.commands.steps.predict; print(sorted({slow} & sys.modules.keys()))"
+    code = f"import sys, ich_mil.output.prediction; print(sorted({slow} & sys.modules.keys()))"
     assert python(code) == "[]\n"
 
 
 def test_the_processes_that_prepare_do_without_torch():
-    assert python("import sys, ich_mil.data.preparation.prepare; print('torch' in sys.modules)") == "False\n"
+    assert python("import sys, ich_mil.sets.preparation.prepare; print('torch' in sys.modules)") == "False\n"
 
 
 def test_wrong_paths_and_settings_are_refused_before_torch_is_imported(tmp_path):

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-IMPORTED = ["tests.together", "ich_mil.training.fit_cnn", "ich_mil.gp.fit_calibration"]
-IMPORTED += ["ich_mil.dicom.pixels.read", "gdcm", "jpeg_ls"]
+IMPORTED = ["tests.together", "ich_mil.network.training.fit_cnn", "ich_mil.gp.fit_calibration"]
+IMPORTED += ["ich_mil.study.pixels.read", "gdcm", "jpeg_ls"]
 
 
 def forkserver() -> ForkServerContext:

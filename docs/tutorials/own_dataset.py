@@ -12,12 +12,12 @@ import lightning.pytorch as pl
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from ich_mil.data.bags import Batch, collate
-from ich_mil.encoders.attention_cnn import AttentionCnn
-from ich_mil.encoders.settings import CnnSettings, EncoderSettings
 from ich_mil.gp.head import Head
-from ich_mil.training.module import MilModule, class_weights
-from ich_mil.training.settings import TrainingSettings
+from ich_mil.network.attention_cnn import AttentionCnn
+from ich_mil.network.bags import Batch, collate
+from ich_mil.network.settings import CnnSettings, EncoderSettings
+from ich_mil.network.training.module import MilModule, class_weights
+from ich_mil.network.training.settings import TrainingSettings
 
 
 class OwnScans(Dataset):

@@ -21,7 +21,7 @@ def run(*words):
     print(done.stdout + (done.stderr if done.returncode else ""))
 
 
-run("python", "-m", "ich_mil.synthetic.data_sets", "demo", "--studies-a", 2, "--studies-b", 4, "--size", 256)
+run("python", "-m", "ich_mil.phantoms.data_sets", "demo", "--studies-a", 2, "--studies-b", 4, "--size", 256)
 scans = work / "demo" / "site_b"
 
 # %% [markdown]

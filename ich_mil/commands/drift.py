@@ -21,10 +21,10 @@ def drift(
     check_predictions(folder)
     check_model(reference)
 
-    from ich_mil.commands.steps.drift import columns_of, read_reference
     from ich_mil.files import write_json
     from ich_mil.ledger import NOTICE
-    from ich_mil.runs.storage import load_model
+    from ich_mil.model.site.drift import columns_of, read_reference
+    from ich_mil.model.storage import load_model
 
     model = load_model(reference)
     try:

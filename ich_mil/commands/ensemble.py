@@ -17,6 +17,6 @@ def ensemble(
     for run in runs:
         check_model(run)
 
-    from ich_mil.commands.steps.ensemble import join_runs
+    from ich_mil.model.training.ensemble import join_runs
 
     join_runs(runs, out)

@@ -22,6 +22,6 @@ def grid(
     settings = read_grid(["--config", config, *context.args])
     settings.check_paths()
 
-    from ich_mil.commands.steps.grid import grid as fit_grid
+    from ich_mil.model.training.grid import grid as fit_grid
 
     fit_grid(settings)

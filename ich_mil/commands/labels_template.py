@@ -21,12 +21,12 @@ def labels_template(
     """Write the table of labels to fill in."""
     import pandas as pd
 
-    from ich_mil.data.layouts.folder import FolderCollection
-    from ich_mil.data.preparation.identifying_texts import accession_number
-    from ich_mil.data.preparation.index import HeaderIndex
-    from ich_mil.data.scan_labels import LABELS
-    from ich_mil.data.scan_names import folder_of, own_folders
     from ich_mil.files import write_csv
+    from ich_mil.sets.layouts.folder import FolderCollection
+    from ich_mil.sets.preparation.identifying_texts import accession_number
+    from ich_mil.sets.preparation.index import HeaderIndex
+    from ich_mil.sets.scan_labels import LABELS
+    from ich_mil.sets.scan_names import folder_of, own_folders
 
     collection = FolderCollection(root, labelled=False)
     if old := sorted(path for path in root.iterdir() if LABELS.fullmatch(path.name)):

@@ -40,9 +40,9 @@ def predict(
     extras = arg.extra_sources(requests, reports, covariates)
     arg.check_model(model)
 
-    from ich_mil.commands.steps.pages import Shown
-    from ich_mil.commands.steps.predict import Predictor, print_results
     from ich_mil.files import alone
+    from ich_mil.output.prediction import Predictor, print_results
+    from ich_mil.output.study_pages import Shown
 
     predictor = Predictor(model, triage, contrast_words, kinds, extras)
     with alone(out, doing="writing"):

@@ -39,15 +39,15 @@ def prepare(
 ) -> None:
     """Convert DICOM files to a prepared set of HU volumes."""
     if explain is not None:
-        from ich_mil.data.preparation.explain import explain as explain_scan
+        from ich_mil.sets.preparation.explain import explain as explain_scan
 
         say(*explain_scan(out, explain).split("\n"))
         return
     if root is None or layout is None:
         raise ConfigError("prepare needs a folder and --layout, or --explain SCAN")
 
-    from ich_mil.data.layouts.slice_pictures import parse_window
-    from ich_mil.data.preparation.prepare import prepare as prepare_set
+    from ich_mil.sets.layouts.slice_pictures import parse_window
+    from ich_mil.sets.preparation.prepare import prepare as prepare_set
 
     try:
         shown = window and parse_window(window, layout=layout)

@@ -33,6 +33,6 @@ def recalibrate(
     arg.check_model(model)
     site = labelled_set(root, layout, jobs, contrast_words, column, (requests, reports, covariates))
 
-    from ich_mil.commands.steps.recalibrate import recalibrate_run
+    from ich_mil.model.site.recalibrate import recalibrate_run
 
     recalibrate_run(site, model=model, out=out)

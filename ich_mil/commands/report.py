@@ -16,10 +16,10 @@ def report(
     names: Names = False,
 ) -> None:
     """Rewrite the report of a run, or the pages of predictions."""
-    from ich_mil.runs.folder import PREDICTIONS, check_report
+    from ich_mil.model.folder import PREDICTIONS, check_report
 
     if (folder / PREDICTIONS).is_file():
-        from ich_mil.commands.steps.pages import Shown, show_folder
+        from ich_mil.output.study_pages import Shown, show_folder
 
         show_folder(folder, Shown(dicom=dicom, names=names))
         return
@@ -27,6 +27,6 @@ def report(
         raise ConfigError(f"{folder}: --dicom and --names are for predictions; name a folder of 'predict'")
     check_report(folder)
 
-    from ich_mil.commands.steps.report import report_run
+    from ich_mil.output.run_report import report_run
 
     report_run(folder)

@@ -26,8 +26,8 @@ def reports(
     ] = "leave-out",
 ) -> None:
     """Extract scan labels, evidence and key terms from radiology reports."""
-    from ich_mil.commands.steps.reports import label_reports
-    from ich_mil.reports.read import Columns
+    from ich_mil.output.label_reports import label_reports
+    from ich_mil.radiology_text.read import Columns
 
     columns = Columns(report_column, text_column, scan_column)
     label_reports(source, out=out, seeds=seeds, columns=columns, uncertain=uncertain)

@@ -21,6 +21,6 @@ def subtype(
     check_predictions(folder)
     check_model(model)
 
-    from ich_mil.commands.steps.subtype import train_kinds
+    from ich_mil.model.site.subtype import train_kinds
 
     train_kinds(folder, kinds=kinds, model=model, out=out)

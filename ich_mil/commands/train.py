@@ -52,7 +52,7 @@ def train(context: typer.Context, config: Config = None, resume: Resume = False,
 
 def _train(words: list[str], file: str | None, resume: bool, start: str | None, *, whole: bool) -> None:
     from ich_mil.config import read_config
-    from ich_mil.runs.resume import check_folder
+    from ich_mil.model.training.resume import check_folder
 
     named = [f"--config={file}"] if file is not None else []
     started = [f"--start={start}"] if start is not None else []
@@ -62,8 +62,8 @@ def _train(words: list[str], file: str | None, resume: bool, start: str | None, 
     if not under_torchrun():  # other ranks find the files of rank 0
         check_folder(config, resume)
 
-    from ich_mil.commands.steps.train import train as train_one
-    from ich_mil.commands.steps.train_members import train_ensemble
+    from ich_mil.model.training.train import train as train_one
+    from ich_mil.model.training.train_members import train_ensemble
     from ich_mil.ranks import joined
 
     with joined() as ranks, nullcontext() if ranks.first else _silent():
@@ -73,7 +73,7 @@ def _train(words: list[str], file: str | None, resume: bool, start: str | None, 
     pictures = config.train.layout != "features"
     following = f"validate {'FOLDER --layout folder' if pictures else 'TABLE.csv --layout features'}"
     if whole:
-        from ich_mil.commands.steps.report import validate_and_report
+        from ich_mil.output.run_report import validate_and_report
 
         validate_and_report(config, external)
         following = "predict FOLDER" if pictures else following

@@ -34,7 +34,7 @@ def triage(
     if apply is not None and (labels is not None or guarantee != (0.95, 0.95, 0.9)):
         raise ConfigError("--apply uses stored thresholds; leave out --labels and the options of a guarantee")
 
-    from ich_mil.commands.steps.triage import apply_triage, calibrate_triage
+    from ich_mil.model.site.triage import apply_triage, calibrate_triage
 
     if apply is not None:
         apply_triage(folder, apply, out or folder / "decisions.csv")

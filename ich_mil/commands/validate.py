@@ -9,7 +9,7 @@ from ich_mil import arguments as arg
 from ich_mil.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ich_mil.commands.steps.validate import Site
+    from ich_mil.model.site.validate import Site
 
 Labelled = Annotated[
     Path, typer.Argument(help="Folder with the DICOM files, or a feature file; {member}: of each member.")
@@ -30,7 +30,7 @@ def labelled_set(
         raise ConfigError(f"{root}: no such file or folder; correct the path")
     names, sources = arg.renamed(columns, layout), arg.extra_sources(*extras)
 
-    from ich_mil.commands.steps.validate import Site
+    from ich_mil.model.site.validate import Site
 
     return Site(root, layout, arg.workers(jobs), contrast_words, sources, names)
 
@@ -53,6 +53,6 @@ def validate(
     arg.check_model(model)
     site = labelled_set(root, layout, jobs, contrast_words, column, (requests, reports, covariates))
 
-    from ich_mil.commands.steps.report import validate_folder
+    from ich_mil.output.run_report import validate_folder
 
     validate_folder(site, model=model, out=out)

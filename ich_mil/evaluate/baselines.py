@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.deployment.recalibration import fit_intercept
 from ich_mil.files import write_json
 from ich_mil.gp.calibration import platt
 from ich_mil.model_files import read_json, record
+from ich_mil.sets.labels import UNKNOWN
 
 CNN_SIGMOID = "cnn_sigmoid.json"
 """Name of the file of `CnnSigmoid` in the folder of a run."""

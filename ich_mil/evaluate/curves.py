@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.bootstrap import (
     RESAMPLES,
     ROUNDING,
@@ -27,6 +26,7 @@ from ich_mil.evaluate.bootstrap import (
 from ich_mil.evaluate.sample import CALIBRATION_BINS, equal_mass
 from ich_mil.evaluate.scores import known_scores, patient_keys
 from ich_mil.ledger import THRESHOLD
+from ich_mil.sets.labels import UNKNOWN
 
 GRID = np.linspace(0, 1, 101)
 """Abscissas of the curves."""

@@ -15,11 +15,11 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate import sample
 from ich_mil.evaluate.bootstrap import Interval, disjoint_pairs, ece_interval, proportion_interval
 from ich_mil.evaluate.sample import Sample
 from ich_mil.evaluate.scores import check_scores, known_scores
+from ich_mil.sets.labels import UNKNOWN
 
 SCAN, SLICE, INSIDE = "scan", "slice", "slice inside positive scans"
 """Levels of the metrics."""

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.bootstrap import Interval, mean_interval, patient_bootstrap
 from ich_mil.evaluate.metrics import INSIDE, SCAN, SLICE, Metric, auc_inside, measured, metrics_of, resampled
 from ich_mil.evaluate.scores import Scores, check_scores, patient_keys
 from ich_mil.ledger import THRESHOLD
+from ich_mil.sets.labels import UNKNOWN
 
 _Row = dict[str, Any]
 

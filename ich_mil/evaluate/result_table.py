@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import RESAMPLES
 from ich_mil.evaluate.metrics import INSIDE, METRICS, SCAN, SLICE
@@ -24,6 +23,7 @@ from ich_mil.evaluate.sample import CALIBRATION_BINS
 from ich_mil.evaluate.scores import Scores
 from ich_mil.files import each_text, original
 from ich_mil.ledger import THRESHOLD
+from ich_mil.sets.labels import UNKNOWN
 
 COLUMNS = ["model", "level", "metric", "value", "low", "high", "n", "positives", "patients", "unlabelled"]
 COLUMNS += ["resamples", "ignored", "note"]

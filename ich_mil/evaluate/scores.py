@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
+from ich_mil.sets.labels import UNKNOWN
 
 
 @dataclass(frozen=True)

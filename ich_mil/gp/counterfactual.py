@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ich_mil.data.extras import ExtraInstance
 from ich_mil.gp.aggregation import sampled_scan_logit
 from ich_mil.gp.calibration import SLICE_RULE, Calibration
 from ich_mil.gp.predict import Sampled
+from ich_mil.sets.extras import ExtraInstance
 
 
 class WithoutExtra(NamedTuple):

@@ -1,7 +1,7 @@
 """Reader of requests, reports and covariates of scans, with a guard against texts that state the result.
 
-In: a table `scan,text` or a folder of texts (`ich_mil.reports.read`), and a table of covariates or the DICOM
-headers of a prepared set. Out: `Extras`.
+In: a table `scan,text` or a folder of texts (`ich_mil.radiology_text.read`), and a table of covariates or the
+DICOM headers of a prepared set. Out: `Extras`.
 
 The request ("fall, on warfarin") is known before the scan and may predict its result. A report states the
 result. The guard finds texts with a sentence that asserts or denies hemorrhage, or calls the examination
@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.extras import Extras
-from ich_mil.data.labels import name_some, read_label_csv
-from ich_mil.data.preparation.identifying_texts import study_texts
-from ich_mil.data.store import PreparedSet
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.progress import say
-from ich_mil.reports.context import classify
-from ich_mil.reports.labels import Statement, read_sentences
-from ich_mil.reports.read import Columns, read_reports
+from ich_mil.radiology_text.context import classify
+from ich_mil.radiology_text.labels import Statement, read_sentences
+from ich_mil.radiology_text.read import Columns, read_reports
+from ich_mil.sets.extras import Extras
+from ich_mil.sets.labels import name_some, read_label_csv
+from ich_mil.sets.preparation.identifying_texts import study_texts
+from ich_mil.sets.store import PreparedSet
 
 HEADER = Path("header")
 """Source of covariates: age in years and sex (1 = female) of the DICOM headers."""

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.special import ndtr
 
-from ich_mil.data.features import FeatureSet
 from ich_mil.errors import ModelError
 from ich_mil.gp.calibration import Calibration, calibration_of_earlier_version
 from ich_mil.gp.counterfactual import scan_logits
@@ -27,6 +26,7 @@ from ich_mil.multimodal.modalities import Embed, Modalities
 from ich_mil.multimodal.scan_draws import ScanDraws, scan_draws
 from ich_mil.multimodal.settings import MultimodalSettings, RunHeadSettings
 from ich_mil.multimodal.storage import Stored, read_pair, write_pair
+from ich_mil.sets.features import FeatureSet
 
 if TYPE_CHECKING:
     from ich_mil.multimodal.estimator import MultimodalMIL

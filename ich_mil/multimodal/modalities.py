@@ -14,9 +14,9 @@ from typing import Self
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.features import FeatureSet
 from ich_mil.errors import DataError
 from ich_mil.multimodal.embedding import SentenceEmbedding
+from ich_mil.sets.features import FeatureSet
 
 Embed = Callable[[Sequence[str]], np.ndarray]
 """Features (N, D) of sentences."""

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.special import log_ndtr, ndtr
 
-from ich_mil.data.features import FeatureSet
 from ich_mil.errors import DataError
 from ich_mil.gp.aggregation import latent_logit
 from ich_mil.gp.calibration import Calibration
@@ -27,6 +26,7 @@ from ich_mil.multimodal.inputs import Scaling, rows_of
 from ich_mil.multimodal.layout import Rows, chunks_of
 from ich_mil.multimodal.modalities import Modalities
 from ich_mil.multimodal.predict import draw
+from ich_mil.sets.features import FeatureSet
 
 if TYPE_CHECKING:
     from ich_mil.multimodal.estimator import MultimodalMIL

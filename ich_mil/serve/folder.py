@@ -16,7 +16,7 @@ from ich_mil.files import digest
 from ich_mil.serve.worker import Study
 
 MANUFACTURER = "ich_mil"
-"""Manufacturer (0008,0070) of our own results, which are never judged (`ich_mil.report.dicom.identity`)."""
+"""Manufacturer (0008,0070) of our own results, which are never judged (`ich_mil.dicom_results.identity`)."""
 _TAGS = ["StudyInstanceUID", "SOPInstanceUID", "ImagePositionPatient", "Manufacturer"]
 
 

@@ -24,8 +24,8 @@ def judge(study: Path | None, out: Path, replaced: Sequence[Path], **model: Path
         replaced: earlier DICOM results, which the structured report names as its predecessors.
         model: arguments of `Predictor`, whose errors are raised too.
     """
-    from ich_mil.commands.steps.pages import Shown
-    from ich_mil.commands.steps.predict import Predictor
+    from ich_mil.output.prediction import Predictor
+    from ich_mil.output.study_pages import Shown
 
     predictor = Predictor(**model)  # type: ignore[arg-type]
     if study is not None:

@@ -19,25 +19,25 @@ import torch
 from scipy import ndimage
 from torch import Tensor
 
-from ich_mil.data.splits import load_splits
-from ich_mil.data.store import PreparedSet, open_prepared
-from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.encoders.frozen import extract_features
-from ich_mil.encoders.slice_encoders import EncoderSettings
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import draw_weights, latent_samples
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
-from ich_mil.report.heatmap import slice_maps
-from ich_mil.report.maps import MAP_SAMPLES
-from ich_mil.runs.folder import read_run
-from ich_mil.runs.storage import load_model
-from ich_mil.synthetic.data_sets import SITE_A, SUBTYPES, make_phantom
-from ich_mil.training.fit_cnn import fit_cnn
-from ich_mil.training.settings import TrainingSettings
-from ich_mil.window_presets import Windows
-from ich_mil.windows import resize, to_pictures
+from ich_mil.model.folder import read_run
+from ich_mil.model.heatmap import slice_maps
+from ich_mil.model.maps import MAP_SAMPLES
+from ich_mil.model.storage import load_model
+from ich_mil.network.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.network.frozen import extract_features
+from ich_mil.network.slice_encoders import EncoderSettings
+from ich_mil.network.training.fit_cnn import fit_cnn
+from ich_mil.network.training.settings import TrainingSettings
+from ich_mil.network.windows import resize, to_pictures
+from ich_mil.phantoms.data_sets import SITE_A, SUBTYPES, make_phantom
+from ich_mil.sets.splits import load_splits
+from ich_mil.sets.store import PreparedSet, open_prepared
+from ich_mil.study.window_presets import Windows
 from research.benchmarks.localise import TOLERANCE, localise
 from research.benchmarks.record import command_line, record, table, with_interval
 

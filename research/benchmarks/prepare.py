@@ -26,10 +26,10 @@ from pydicom import dcmread
 from pydicom.config import disable_value_validation
 from pydicom.pixels import pixel_array
 
-from ich_mil.data.preparation.prepare import prepare
-from ich_mil.synthetic.data_sets import write_rsna
-from ich_mil.window_presets import PRESETS
-from ich_mil.windows import apply_windows
+from ich_mil.network.windows import apply_windows
+from ich_mil.phantoms.data_sets import write_rsna
+from ich_mil.sets.preparation.prepare import prepare
+from ich_mil.study.window_presets import PRESETS
 from research.benchmarks.record import command_line, record, seconds, table
 
 WINDOWS = PRESETS["winners"]

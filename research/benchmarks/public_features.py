@@ -4,8 +4,8 @@ from pathlib import Path
 
 import torch
 
-from ich_mil.data.features import FeatureSet, read_feature_table
 from ich_mil.gp.bags import Bags
+from ich_mil.sets.features import FeatureSet, read_feature_table
 from research.reproduce.mil import read_musk
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"

@@ -20,9 +20,9 @@ from time import perf_counter, process_time
 import numpy as np
 import pandas as pd
 
-from ich_mil.reports.context import LABELS, classify
-from ich_mil.reports.labels import label_scans, read_sentences
-from ich_mil.reports.read import Report
+from ich_mil.radiology_text.context import LABELS, classify
+from ich_mil.radiology_text.labels import label_scans, read_sentences
+from ich_mil.radiology_text.read import Report
 from research.benchmarks.public_features import DATA
 from research.benchmarks.record import command_line, record, table, with_interval
 

@@ -19,10 +19,10 @@ import torch
 from pydicom.uid import CTImageStorage, generate_uid
 
 from ich_mil.cli import train_main
-from ich_mil.commands.steps.pages import Shown, show_folder
-from ich_mil.commands.steps.predict import Predictor
-from ich_mil.synthetic.data_sets import SITE_A, make_phantom, write_rsna
-from ich_mil.synthetic.encoding import ENCODINGS, make_image, save_image
+from ich_mil.output.prediction import Predictor
+from ich_mil.output.study_pages import Shown, show_folder
+from ich_mil.phantoms.data_sets import SITE_A, make_phantom, write_rsna
+from ich_mil.phantoms.encoding import ENCODINGS, make_image, save_image
 from research.benchmarks.record import command_line, record, seconds, spread, table
 
 SLICES, SIZE = 40, 512

@@ -24,17 +24,17 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from ich_mil.data.bags import Batch, Pictures, ScanDataset, StepSampler
-from ich_mil.data.loader import loader
-from ich_mil.data.store import PreparedSet, open_prepared
-from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.encoders.frozen import extract_features
-from ich_mil.encoders.settings import PAPER, EncoderSettings
-from ich_mil.training.augment import VariedScans
-from ich_mil.training.fit_cnn import keep_freed_memory
-from ich_mil.training.module import MilModule, class_weights
-from ich_mil.training.settings import TrainingSettings
-from ich_mil.window_presets import PRESETS
+from ich_mil.network.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.network.bags import Batch, Pictures, ScanDataset, StepSampler
+from ich_mil.network.frozen import extract_features
+from ich_mil.network.loader import loader
+from ich_mil.network.settings import PAPER, EncoderSettings
+from ich_mil.network.training.augment import VariedScans
+from ich_mil.network.training.fit_cnn import keep_freed_memory
+from ich_mil.network.training.module import MilModule, class_weights
+from ich_mil.network.training.settings import TrainingSettings
+from ich_mil.sets.store import PreparedSet, open_prepared
+from ich_mil.study.window_presets import PRESETS
 from research.benchmarks.record import command_line, record, table
 from research.benchmarks.timing import DEVICE, machine_name, once, summary
 

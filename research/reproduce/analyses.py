@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ich_mil.data.labels import UNKNOWN
-from ich_mil.data.layouts.cq500 import FINDINGS
 from ich_mil.errors import DataError
 from ich_mil.evaluate.curves import calibration_table
 from ich_mil.evaluate.deployment.recalibration import fit_intercept
 from ich_mil.ledger import THRESHOLD
+from ich_mil.sets.labels import UNKNOWN
+from ich_mil.sets.layouts.cq500 import FINDINGS
 from research.reproduce.deployment import drift, recalibration, triage
 from research.reproduce.figures import bars, curves, reliability
 from research.reproduce.page import Chapter, Section

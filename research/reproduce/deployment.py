@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment.drift import DriftAlarm, column_names, summarise
 from ich_mil.evaluate.deployment.triage import METHODS, Method, fit_triage
 from ich_mil.gp.calibration import Calibration
+from ich_mil.sets.labels import UNKNOWN
 from research.reproduce.figures import bars, curves, thresholds
 from research.reproduce.page import Section
 from research.reproduce.scored_set import ScoredSet, known

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from ich_mil.evaluate.sample import CALIBRATION_BINS
-from ich_mil.report.canvas import (
+from ich_mil.pages.canvas import (
     BLUE,
     GREEN,
     GREY,

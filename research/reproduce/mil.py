@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from sklearn.decomposition import PCA
 
-from ich_mil.data.features import FeatureSet, bare_features, check_features
 from ich_mil.errors import DataError
 from ich_mil.progress import say
+from ich_mil.sets.features import FeatureSet, bare_features, check_features
 
 POSITIVE = (2, 9)
 """Digits that make a bag positive (section 6.1)."""

@@ -24,13 +24,13 @@ import pandas as pd
 import torch
 from joblib import Parallel, cpu_count, delayed
 
-from ich_mil.data.features import FeatureSet
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.evaluate.scores import Scores
 from ich_mil.files import alone, write_csv, write_json
 from ich_mil.kernels.segments import take_bags
 from ich_mil.progress import progress, say
 from ich_mil.ranks import device
+from ich_mil.sets.features import FeatureSet
 from research.reproduce.analyses import analyse
 from research.reproduce.page import Chapter, write_page
 from research.reproduce.protocol import BenchmarkSet, ProtocolConfig

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.features import FeatureSet
-from ich_mil.data.labels import name_some
-from ich_mil.data.layouts.cq500 import read_cq500_findings
 from ich_mil.errors import DataError
 from ich_mil.evaluate.scores import Scores
 from ich_mil.files import file_stem, write_bytes, write_csv
+from ich_mil.sets.features import FeatureSet
+from ich_mil.sets.labels import name_some
+from ich_mil.sets.layouts.cq500 import read_cq500_findings
 from research.reproduce.protocol import ProtocolConfig
 
 

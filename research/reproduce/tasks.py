@@ -16,12 +16,19 @@ from pathlib import Path
 import pandas as pd
 from sklearn.datasets import load_digits
 
-from ich_mil.commands.steps.train import train
-from ich_mil.commands.steps.validate import run_sets
 from ich_mil.config import RunConfig, SplitSettings, read_config
-from ich_mil.data.features import FeatureSet, read_feature_table
-from ich_mil.data.labels import UNKNOWN
-from ich_mil.data.splits import (
+from ich_mil.errors import ConfigError, named
+from ich_mil.files import write_csv
+from ich_mil.gp.inference.folds import folds_of
+from ich_mil.model.site.validate import run_sets
+from ich_mil.model.storage import load_model
+from ich_mil.model.training.train import train
+from ich_mil.model.training.training_sets import in_slices, prepare_training
+from ich_mil.network.attention_cnn import CnnSettings
+from ich_mil.progress import say
+from ich_mil.sets.features import FeatureSet, read_feature_table
+from ich_mil.sets.labels import UNKNOWN
+from ich_mil.sets.splits import (
     COLUMNS,
     check_splits,
     check_unseen,
@@ -31,13 +38,6 @@ from ich_mil.data.splits import (
     read_scan_list,
     write_splits,
 )
-from ich_mil.encoders.attention_cnn import CnnSettings
-from ich_mil.errors import ConfigError, named
-from ich_mil.files import write_csv
-from ich_mil.gp.inference.folds import folds_of
-from ich_mil.progress import say
-from ich_mil.runs.storage import load_model
-from ich_mil.runs.training_sets import in_slices, prepare_training
 from research.reproduce.mil import digit_bags, project, read_mnist, read_musk
 from research.reproduce.protocol import BenchmarkSet, ProtocolConfig
 

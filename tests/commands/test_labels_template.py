@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from ich_mil.data.store import open_prepared
+from ich_mil.sets.store import open_prepared
 from tests import phantoms
 from tests.runs_for_tests import refused, run
 

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch.special import ndtr
 
-from ich_mil.data.features import bare_features
-from ich_mil.encoders.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.encoders.slice_encoders import EncoderSettings
+from ich_mil.model import heatmap
+from ich_mil.model.heatmap import evidence_draws, slice_maps
 from ich_mil.multimodal.head import MultimodalHead
 from ich_mil.multimodal.settings import MultimodalSettings, RunHeadSettings
-from ich_mil.report import heatmap
-from ich_mil.report.heatmap import evidence_draws, slice_maps
+from ich_mil.network.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.network.slice_encoders import EncoderSettings
+from ich_mil.sets.features import bare_features
 
 pytestmark = pytest.mark.filterwarnings("ignore:the model separates", "ignore:8 bags are fewer")
 

@@ -11,9 +11,9 @@ from ich_mil.errors import ConfigError, DataError
 from ich_mil.multimodal import extras as module
 from ich_mil.multimodal.embedding import SentenceEmbedding
 from ich_mil.multimodal.extras import ExtraSources, read_covariates, states_result
-from ich_mil.reports.labels import read_sentences
-from ich_mil.reports.read import Report
-from ich_mil.training.set_settings import SetSettings
+from ich_mil.network.training.set_settings import SetSettings
+from ich_mil.radiology_text.labels import read_sentences
+from ich_mil.radiology_text.read import Report
 
 REQUESTS = {f"s{i}": text for i, text in enumerate(["Fall, on warfarin.", "Rule out bleed.", "GCS 9."] * 5)}
 

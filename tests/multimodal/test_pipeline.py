@@ -12,22 +12,22 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ich_mil.cli import main
-from ich_mil.commands.steps.report import validate_and_report
-from ich_mil.commands.steps.train import train
-from ich_mil.commands.steps.train_members import train_ensemble
 from ich_mil.config import RunConfig, read_config
-from ich_mil.data.features import FeatureSet, read_feature_table
-from ich_mil.data.views import Views
 from ich_mil.errors import DataError, ModelError
 from ich_mil.files import write_text
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.counterfactual import counterfactuals, scan_logits
+from ich_mil.model.copying import copy_run
+from ich_mil.model.predictions import read_results
+from ich_mil.model.storage import load_model, save_calibration
+from ich_mil.model.training.train import train
+from ich_mil.model.training.train_members import train_ensemble
 from ich_mil.multimodal.head import MultimodalHead
 from ich_mil.multimodal.settings import MultimodalSettings, RunHeadSettings
-from ich_mil.report.words import ranking
-from ich_mil.runs.copying import copy_run
-from ich_mil.runs.predictions import read_results
-from ich_mil.runs.storage import load_model, save_calibration
+from ich_mil.output.run_report import validate_and_report
+from ich_mil.pages.words import ranking
+from ich_mil.sets.features import FeatureSet, read_feature_table
+from ich_mil.sets.views import Views
 from tests.feature_table import write_features
 
 pytestmark = pytest.mark.filterwarnings("ignore:the model separates")  # few scans are separated by chance

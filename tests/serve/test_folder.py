@@ -5,7 +5,7 @@ import shutil
 
 from pydicom import dcmread
 
-from ich_mil.report.dicom.identity import MANUFACTURER as OURS
+from ich_mil.dicom_results.identity import MANUFACTURER as OURS
 from ich_mil.serve import folder as folder_module
 from ich_mil.serve.folder import MANUFACTURER, FolderSource
 from tests.serve.fakes import ct_slice, key, result, uid, write

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from ich_mil.commands.steps import predict
 from ich_mil.errors import DataError, ModelError, ProcessError
+from ich_mil.output import prediction as predict
 from ich_mil.serve.judging import judge, run_in_child
 from tests.serve.fakes import ct_slice, fake_judge, uid, wait_for, write
 

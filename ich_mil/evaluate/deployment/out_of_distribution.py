@@ -4,7 +4,7 @@
     score of a scan = mean over its slices of d_n
 
 The texture features t_n of the slices are from the lower blocks of a CNN
-(`ich_mil.encoders.frozen.texture_of`). They differ for phantoms, other reconstruction kernels and other body
+(`ich_mil.network.frozen.texture_of`). They differ for phantoms, other reconstruction kernels and other body
 parts. The slice features of the head are unsuitable: they separate hemorrhage from no hemorrhage, and place
 phantoms among heads.
 
@@ -23,11 +23,11 @@ from typing import Self
 import numpy as np
 from safetensors.numpy import save_file
 
-from ich_mil.data.features import FeatureSet
 from ich_mil.errors import ModelError
 from ich_mil.files import whole_file
 from ich_mil.gp.fit_calibration import calibrating
 from ich_mil.model_files import read_tensors
+from ich_mil.sets.features import FeatureSet
 
 FALSE_ALARMS = 0.05
 """Maximum probability that a scan of the training distribution is rejected."""

@@ -18,11 +18,11 @@ from scipy.optimize import brentq
 from sklearn.model_selection import GroupKFold
 from torch import Tensor
 
-from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.metrics import SCAN, measured, metrics_of
 from ich_mil.evaluate.scores import patient_keys
 from ich_mil.gp.calibration import Calibration, smoothed_targets
+from ich_mil.sets.labels import UNKNOWN
 
 LEAST_SCANS = 20
 """Minimum of labelled scans for `recalibrate`: with few, the intercept's error exceeds site differences."""

@@ -37,10 +37,10 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.scores import check_scores, patient_keys
 from ich_mil.ledger import LOOK, NEGATIVE, POSITIVE
+from ich_mil.sets.labels import UNKNOWN
 
 Method = Literal["risk_control", "conformal"]
 METHODS: tuple[Method, ...] = get_args(Method)

@@ -20,8 +20,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from ich_mil.config import read_config
-from ich_mil.data.features import FeatureSet
-from ich_mil.data.views import Views
 from ich_mil.evaluate.baselines import position_score, slice_prevalence
 from ich_mil.evaluate.result_table import evaluate, format_table
 from ich_mil.evaluate.scores import Scores
@@ -30,10 +28,12 @@ from ich_mil.gp.fit_calibration import calibrating, held_out_logits
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.kernels.segments import take_bags
-from ich_mil.runs.model import Member, TrainedModel, bags_of
-from ich_mil.runs.storage import load_model
-from ich_mil.runs.training_sets import prepare_training
-from ich_mil.training.fit_head import fit_to
+from ich_mil.model.model import Member, TrainedModel, bags_of
+from ich_mil.model.storage import load_model
+from ich_mil.model.training.training_sets import prepare_training
+from ich_mil.network.training.fit_head import fit_to
+from ich_mil.sets.features import FeatureSet
+from ich_mil.sets.views import Views
 from research.benchmarks.timing import machine_name
 
 FOLDS = 5

@@ -13,14 +13,14 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 
 from ich_mil.config import read_config
-from ich_mil.data.views import Views
-from ich_mil.encoders.frozen import extract_features
 from ich_mil.files import copy_files
-from ich_mil.runs.copying import copy_run
-from ich_mil.runs.folder import ENSEMBLE
-from ich_mil.runs.model import TrainedModel
-from ich_mil.runs.storage import load_model
-from ich_mil.runs.training_sets import open_training
+from ich_mil.model.copying import copy_run
+from ich_mil.model.folder import ENSEMBLE
+from ich_mil.model.model import TrainedModel
+from ich_mil.model.storage import load_model
+from ich_mil.model.training.training_sets import open_training
+from ich_mil.network.frozen import extract_features
+from ich_mil.sets.views import Views
 
 MOST = 5e-3
 """Largest allowed difference of a probability between half and single precision."""

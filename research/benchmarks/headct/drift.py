@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from sklearn.model_selection import ShuffleSplit
 
-from ich_mil.data.features import FeatureSet, read_features
 from ich_mil.evaluate.deployment.drift import DriftAlarm, column_names, summarise
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
 from ich_mil.gp.head import Head
+from ich_mil.sets.features import FeatureSet, read_features
 from research.benchmarks.public_features import cq500, rsna
 from research.benchmarks.record import command_line, record, table
 from research.reproduce.statistics.drift_rates import BATCH, DRAWS, alarm_rates

@@ -16,8 +16,8 @@ from pathlib import Path
 import pydicom.data
 
 from ich_mil.ledger import LedgerEntry
-from ich_mil.runs.predictions import read_results
-from ich_mil.synthetic import data_sets
+from ich_mil.model.predictions import read_results
+from ich_mil.phantoms import data_sets
 from research.benchmarks.record import table
 
 GE = Path("../shared/data/ge_head_ct")

@@ -12,7 +12,6 @@ import torch
 from sklearn.metrics import accuracy_score, f1_score, log_loss, roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
-from ich_mil.data.features import FeatureSet
 from ich_mil.gp.aggregation import scan_logit
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import Job, fit, fit_many
@@ -20,6 +19,7 @@ from ich_mil.gp.fit_calibration import fit_calibrated
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.predict import Predictions, mean_logits, predict
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.sets.features import FeatureSet
 from research.benchmarks.public_features import bags_of, cq500, musk, rsna
 from research.benchmarks.record import table
 

@@ -4,10 +4,10 @@ import subprocess
 import sys
 from itertools import product
 
-from ich_mil.data.features import FeatureSet
 from ich_mil.gp.fit import Job, fit_many
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.sets.features import FeatureSet
 from research.benchmarks.public_features import bags_of, rsna
 from research.benchmarks.record import seconds, spread, table
 

@@ -12,9 +12,9 @@ from time import process_time
 
 import numpy as np
 
-from ich_mil.reports.keywords import KeywordExtractor
-from ich_mil.reports.rank import semi_supervised, textrank
-from ich_mil.reports.vbss import Prior
+from ich_mil.radiology_text.keywords import KeywordExtractor
+from ich_mil.radiology_text.rank import semi_supervised, textrank
+from ich_mil.radiology_text.vbss import Prior
 from research.benchmarks.keywords import documents as texts
 from research.benchmarks.keywords.documents import (
     GAMMAS,

@@ -18,11 +18,11 @@ import numpy as np
 import yake
 
 from ich_mil.errors import DataError
-from ich_mil.reports.ascent import VbssFit, ascend
-from ich_mil.reports.fdr import select
-from ich_mil.reports.graph import WordGraph, Words, build_graph
-from ich_mil.reports.spectrum import spectrum_of
-from ich_mil.reports.vbss import Covariance, Prior, Vbss
+from ich_mil.radiology_text.ascent import VbssFit, ascend
+from ich_mil.radiology_text.fdr import select
+from ich_mil.radiology_text.graph import WordGraph, Words, build_graph
+from ich_mil.radiology_text.spectrum import spectrum_of
+from ich_mil.radiology_text.vbss import Covariance, Prior, Vbss
 from research.benchmarks.public_features import DATA
 
 TEXTS = DATA / "text"

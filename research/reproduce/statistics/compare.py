@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm, rankdata
 
-from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import RESAMPLES, ROUNDING, Interval, patient_bootstrap
 from ich_mil.evaluate.metrics import METRICS, SCAN, Metric, auc_inside, measured, resampled
 from ich_mil.evaluate.scores import patient_keys
+from ich_mil.sets.labels import UNKNOWN
 
 COLUMNS = ["model", "reference", "metric", "value", "reference_value", "difference", "low", "high", "better"]
 COLUMNS += ["delong_p", "n", "positives", "patients", "resamples", "ignored", "note"]

@@ -22,12 +22,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 
-from ich_mil.data.features import FeatureSet
-from ich_mil.data.splits import draw_splits
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.evaluate.scores import Scores
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.kernels.segments import bag_index, bag_max, bag_sum
+from ich_mil.sets.features import FeatureSet
+from ich_mil.sets.splits import draw_splits
 
 How = Literal["mean", "max"]
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.bootstrap import RESAMPLES
 from ich_mil.evaluate.metrics import SCAN, measured, metrics_of
 from ich_mil.evaluate.model_metrics import estimates
 from ich_mil.evaluate.scores import patient_keys
 from ich_mil.ledger import Code
+from ich_mil.sets.labels import UNKNOWN
 
 COLUMNS = ["group", "n", "positives", "patients", "auc", "auc_low", "auc_high"]
 COLUMNS += ["log_loss", "log_loss_low", "log_loss_high", "sensitivity", "sensitivity_low", "sensitivity_high"]

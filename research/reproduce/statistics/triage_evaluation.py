@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ich_mil.data.labels import UNKNOWN
 from ich_mil.evaluate.bootstrap import LEVEL, RESAMPLES, patient_bootstrap, proportion_interval
 from ich_mil.evaluate.deployment.triage import Triage
 from ich_mil.evaluate.sample import divide
 from ich_mil.evaluate.scores import known_scores, patient_keys
 from ich_mil.ledger import DECISIONS, LOOK, NEGATIVE, POSITIVE
+from ich_mil.sets.labels import UNKNOWN
 
 COLUMNS = ["metric", "value", "low", "high", "count", "n", "patients", "unlabelled", "resamples", "ignored"]
 COLUMNS += ["note"]

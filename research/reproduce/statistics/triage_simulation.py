@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest, hypergeom
 
-from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import LEVEL
 from ich_mil.evaluate.deployment.triage import (
@@ -25,6 +24,7 @@ from ich_mil.evaluate.deployment.triage import (
     fit_triage,
 )
 from ich_mil.evaluate.scores import known_scores, patient_keys
+from ich_mil.sets.labels import UNKNOWN
 
 
 def next_scans_confidence(rank: int, n: int, target: float, m: int) -> float:

@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from ich_mil.data.features import bare_features
 from ich_mil.errors import ModelError
 from ich_mil.evaluate.deployment.out_of_distribution import FALSE_ALARMS, LIKENESS, Likeness
+from ich_mil.sets.features import bare_features
 
 
 def scans(n, *, seed, size=5, shift=0.0):

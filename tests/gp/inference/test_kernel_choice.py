@@ -7,12 +7,12 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from ich_mil.data.features import bare_features
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.head import Head
 from ich_mil.gp.inference.kernel_choice import choose_kernel
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.training.fit_head import fit_to
+from ich_mil.network.training.fit_head import fit_to
+from ich_mil.sets.features import bare_features
 
 SETTINGS = HeadSettings(n_inducing=40, sweeps=15)
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 
-from ich_mil.data.features import bare_features
 from ich_mil.evaluate.deployment.drift import DriftAlarm, column_names, summarise
 from ich_mil.evaluate.deployment.triage import fit_triage
 from ich_mil.evaluate.scores import Scores
+from ich_mil.sets.features import bare_features
 from research.reproduce.analyses import _recalibrated, analyse
 from research.reproduce.protocol import BenchmarkSet, ProtocolConfig
 from research.reproduce.scored_set import ScoredSet

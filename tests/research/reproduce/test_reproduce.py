@@ -8,12 +8,12 @@ import pytest
 import yaml
 from sklearn.metrics import log_loss, roc_auc_score
 
-from ich_mil.data.features import read_feature_table
-from ich_mil.data.preparation.prepare import prepare
 from ich_mil.errors import ConfigError
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.head import Head
 from ich_mil.gp.predict import predict
+from ich_mil.sets.features import read_feature_table
+from ich_mil.sets.preparation.prepare import prepare
 from research.reproduce.__main__ import main
 from research.reproduce.protocol import PROTOCOLS, read_protocol
 from research.reproduce.run import models_of, reproduce

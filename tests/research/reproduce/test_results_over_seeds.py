@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from ich_mil.data.features import bare_features
-from ich_mil.data.labels import UNKNOWN
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import patient_bootstrap, proportion_interval
 from ich_mil.evaluate.metrics import INSIDE, SCAN, SLICE, auc_inside, scan_metrics
 from ich_mil.evaluate.result_table import evaluate
 from ich_mil.evaluate.scores import Scores
+from ich_mil.sets.features import bare_features
+from ich_mil.sets.labels import UNKNOWN
 from research.reproduce.tables import metrics_over_seeds
 
 LABELS = np.array([0, 1] * 15)

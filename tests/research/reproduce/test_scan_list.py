@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from ich_mil.data.labels import UNKNOWN
+from ich_mil.sets.labels import UNKNOWN
 from research.reproduce.tasks import clean_list
 
 

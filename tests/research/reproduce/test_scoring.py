@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ich_mil.data.features import read_feature_table
 from ich_mil.errors import DataError
 from ich_mil.evaluate.baselines import position_score
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import platt
 from ich_mil.gp.predict import predict
-from ich_mil.training.fit_head import fit_to
+from ich_mil.network.training.fit_head import fit_to
+from ich_mil.sets.features import read_feature_table
 from research.reproduce import scoring
 from research.reproduce.protocol import read_protocol
 from research.reproduce.scoring import Model, read_scored, score_task, scored_file

@@ -8,12 +8,12 @@ import pytest
 import yaml
 from sklearn.datasets import load_digits
 
-from ich_mil.commands.steps.validate import MeasuredSet
-from ich_mil.data.features import read_feature_table
-from ich_mil.data.splits import draw_splits, load_splits
-from ich_mil.data.views import Views
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.gp.inference.folds import folds_of
+from ich_mil.model.site.validate import MeasuredSet
+from ich_mil.sets.features import read_feature_table
+from ich_mil.sets.splits import draw_splits, load_splits
+from ich_mil.sets.views import Views
 from research.reproduce import tasks as module
 from research.reproduce.mil import digit_bags, read_musk
 from research.reproduce.protocol import read_protocol

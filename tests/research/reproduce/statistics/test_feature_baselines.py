@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
-from ich_mil.data.features import bare_features
+from ich_mil.sets.features import bare_features
 from research.reproduce.statistics.feature_baselines import (
     PENALTIES,
     attention_mil,

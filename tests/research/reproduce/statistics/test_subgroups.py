@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from ich_mil.data.layouts.cq500 import FINDINGS, read_cq500_findings
 from ich_mil.evaluate.metrics import SCAN, metrics_of
 from ich_mil.evaluate.model_metrics import estimates
+from ich_mil.sets.layouts.cq500 import FINDINGS, read_cq500_findings
 from research.reproduce.statistics.subgroups import (
     COLUMNS,
     FEW,

@@ -1,1 +1,0 @@
-"""Work of the commands, one file per command."""

@@ -1,0 +1,167 @@
+"""Parametric Maps of the evidence for blood and of its standard deviation.
+
+Two objects, each with one frame for each slice that has maps. Values are stored unscaled (float32) on the
+scale of the latent function of the Gaussian process, without unit. A frame has the position of its slice and
+refers to all source images of that slice. Thickness and orientation are per-frame functional groups where
+they differ between slices. Slices of another frame of reference, as in a scan of several series, are stored
+in separate objects and series.
+
+Source: DICOM PS3.3 A.75 (Parametric Map), C.7.6.16 (functional groups), C.7.6.16.2.11 (real world values).
+Shapes: k slices with maps, H, W pixels.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+
+import numpy as np
+from highdicom import (
+    CoordinateSystemNames,
+    PixelMeasuresSequence,
+    PlaneOrientationSequence,
+    VOILUTFunctionValues,
+    VOILUTTransformation,
+)
+from highdicom.pm import ParametricMap, RealWorldValueMapping
+from highdicom.sr import CodedConcept
+from pydicom.dataset import Dataset
+from pydicom.uid import CTImageStorage
+from pydicom.valuerep import DS
+
+from ich_mil.dicom_results import codes
+from ich_mil.dicom_results.context import SourceImage, SourceSlice, StudyContext, loss_of
+from ich_mil.dicom_results.identity import Identity, Kind, reference
+from ich_mil.model.maps import ScanMaps
+
+_QUANTITIES: tuple[tuple[str, str, CodedConcept], ...] = (
+    ("mean", "EVIDENCE", codes.EVIDENCE),
+    ("std", "EVIDENCE_STD", codes.EVIDENCE_STD),
+)
+"""Attribute of `ScanMaps`, ContentLabel, quantity code."""
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def parametric_maps(maps: ScanMaps, context: StudyContext, identity: Identity) -> list[ParametricMap]:
+    """Create the Parametric Maps of one scan, from `maps` (k, H, W) on the pixel grid of its slices.
+
+    Returns:
+        Evidence and standard deviation for each frame of reference; most scans have one.
+    """
+    groups: dict[str, list[int]] = {}
+    for i, place in enumerate(maps.slices.tolist()):
+        groups.setdefault(context.slices[place].middle.frame_of_reference, []).append(i)
+    made: list[ParametricMap] = []
+    for frame_of_reference, chosen in groups.items():
+        slices = [context.slices[place] for place in maps.slices[chosen].tolist()]
+        for attribute, label, quantity in _QUANTITIES:
+            values = np.ascontiguousarray(getattr(maps, attribute)[chosen], dtype=np.float32)
+            arguments = identity.of_object(Kind.MAP, len(made) + 1, series=frame_of_reference)
+            made.append(_parametric_map(values, slices, context, label, quantity, arguments))
+            identity.finish(made[-1], context)
+            organization = identity.uid("dimensions", frame_of_reference)
+            made[-1].DimensionOrganizationSequence[0].DimensionOrganizationUID = organization
+            for index in made[-1].DimensionIndexSequence:
+                index.DimensionOrganizationUID = organization
+    return made
+
+
+def _parametric_map(
+    values: np.ndarray,
+    slices: Sequence[SourceSlice],
+    context: StudyContext,
+    label: str,
+    quantity: CodedConcept,
+    arguments: dict,
+) -> ParametricMap:
+    top = float(np.nan_to_num(values).max())
+    top = top if top > 0 else 1.0
+    made = ParametricMap(
+        source_images=[_flat_source(one, i, slices, context) for i, one in enumerate(slices)],
+        pixel_array=values,
+        contains_recognizable_visual_features=False,
+        real_world_value_mappings=[
+            RealWorldValueMapping(
+                lut_label=label,
+                lut_explanation=quantity.meaning,
+                unit=codes.NO_UNITS,
+                value_range=(-_LARGEST, _LARGEST),
+                slope=1.0,
+                intercept=0.0,
+                quantity_definition=quantity,
+            )
+        ],
+        voi_lut_transformations=[
+            VOILUTTransformation(top / 2, top, voi_lut_function=VOILUTFunctionValues.LINEAR_EXACT)
+        ],
+        content_label=label,
+        content_description=quantity.meaning,
+        coding_schemes=[codes.coding_scheme()],
+        **arguments,
+    )
+    made.BodyPartExamined = "HEAD"
+    _describe_frames(made, slices)
+    return made
+
+
+def _flat_source(
+    one: SourceSlice, number: int, slices: Sequence[SourceSlice], context: StudyContext
+) -> Dataset:
+    """Single-frame CT dataset for one slice, with its index as SOPInstanceUID.
+
+    highdicom reads the geometry from it and sorts the frames. `_describe_frames` then writes the true
+    references and the values that differ between slices.
+    """
+    first = slices[0].middle
+    source = reference(context, first)
+    source.SOPClassUID, source.SOPInstanceUID = CTImageStorage, str(number)
+    source.FrameOfReferenceUID = first.frame_of_reference
+    source.ImagePositionPatient = [DS(mm, auto_format=True) for mm in one.position]
+    source.ImageOrientationPatient = list(first.header.orientation)
+    source.PixelSpacing = list(first.header.spacing)
+    source.SliceThickness = DS(slices[0].thickness, auto_format=True)
+    for keyword, text in loss_of(slices).items():
+        setattr(source, keyword, text)
+    return source
+
+
+def _describe_frames(made: ParametricMap, slices: Sequence[SourceSlice]) -> None:
+    """Set the references to the source images, and per-frame groups for values that differ between slices."""
+    shared = made.SharedFunctionalGroupsSequence[0]
+    same_plane = len({one.middle.header.orientation for one in slices}) == 1
+    same_size = len({(one.middle.header.spacing, one.thickness) for one in slices}) == 1
+    if not same_plane:
+        del shared.PlaneOrientationSequence
+        made.pop("DimensionOrganizationType", None)
+    if not (same_plane and same_size):
+        del shared.PixelMeasuresSequence
+    for frame in made.PerFrameFunctionalGroupsSequence:
+        derivation = frame.DerivationImageSequence[0]
+        (flat,) = derivation.SourceImageSequence
+        one = slices[int(flat.ReferencedSOPInstanceUID)]
+        derivation.SourceImageSequence = [_source_item(flat, image, len(one.images)) for image in one.images]
+        if "PlaneOrientationSequence" not in shared:
+            frame.PlaneOrientationSequence = PlaneOrientationSequence(
+                CoordinateSystemNames.PATIENT, one.middle.header.orientation
+            )
+        if "PixelMeasuresSequence" not in shared:
+            frame.PixelMeasuresSequence = PixelMeasuresSequence(one.middle.header.spacing, one.thickness)
+    by_series: dict[str, dict[str, Dataset]] = {}
+    for image in (image for one in slices for image in one.images):
+        item = Dataset()
+        item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = image.sop_class, image.sop_uid
+        by_series.setdefault(image.series_uid, {})[image.sop_uid] = item
+    made.SourceImageSequence = [item for items in by_series.values() for item in items.values()]
+    made.ReferencedSeriesSequence = []
+    for series_uid, items in by_series.items():
+        series = Dataset()
+        series.SeriesInstanceUID = series_uid
+        series.ReferencedInstanceSequence = list(items.values())
+        made.ReferencedSeriesSequence.append(series)
+
+
+def _source_item(flat: Dataset, image: SourceImage, n_images: int) -> Dataset:
+    item = deepcopy(flat)
+    item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = image.sop_class, image.sop_uid
+    if image.frame is not None:
+        item.ReferencedFrameNumber = image.frame
+    item.SpatialLocationsPreserved = "YES" if n_images == 1 else "NO"
+    return item

@@ -1,0 +1,241 @@
+"""Trained model: frozen CNN, Gaussian-process head, calibration and provenance of a run or an ensemble.
+
+In: the folder of a run, or of an ensemble of runs. Out: `TrainedModel`, which computes predictions from
+prepared scans or features. An ensemble is the mixture of its members. Their posterior samples are pooled, so
+that the uncertainty includes the spread between networks:
+
+    E p = mean of the members' means        Var p = mean of their variances + variance of their means
+
+Each sample passes through the Platt scaling of its member, then through that of the mixture, which is stored
+in `ensemble.json`. The second step is needed because averages of calibrated probabilities are
+under-confident. On held-out scans of the RSNA features of three CNN runs the log-loss is 0.230 without it and
+0.221 with it (15 divisions into five folds, better in each).
+
+Slice probabilities are filtered along z (`filtered`). On held-out CT-ICH scans and on phantoms the filter
+raises the slice AUC and leaves the log-loss or lowers it (benchmarks/RESULTS.md, "Smoothing along z").
+
+Shapes: B scans, n slices of a scan, L samples.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ich_mil.errors import ConfigError, DataError, ModelError
+from ich_mil.evaluate.deployment.out_of_distribution import Likeness
+from ich_mil.gp.bags import Bags
+from ich_mil.gp.calibration import Calibration
+from ich_mil.gp.counterfactual import (
+    Counterfactuals,
+    ScanSamples,
+    counterfactuals,
+    mean_counterfactuals,
+    scan_logits,
+)
+from ich_mil.gp.predict import Predictions, Sampled, draw, pool, summarise
+from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.ledger import THRESHOLD
+from ich_mil.model.predictions import DIGITS, Provenance, read_results
+from ich_mil.multimodal.extras import ExtraSources
+from ich_mil.multimodal.head import MultimodalHead
+from ich_mil.network.attention_cnn import AttentionCnn
+from ich_mil.network.frozen import stored_features
+from ich_mil.progress import say_once
+from ich_mil.ranks import device
+from ich_mil.sets.features import FeatureSet, read_features
+from ich_mil.sets.store import PreparedSet
+from ich_mil.sets.views import Views
+
+FILTER_MM = 5.0
+"""Standard deviation in mm of the filter of slice probabilities along z."""
+
+
+def filtered(slices: Tensor, positions: Tensor) -> Tensor:
+    """Slice probabilities averaged along z, with weights exp(-d² / (2 · `FILTER_MM`²)) at distance d.
+
+    Args:
+        slices: (L, n) sampled probabilities of the slices of one scan.
+        positions: (n,) mm along the scan, NaN where unknown; then the probabilities are returned as they are.
+    """
+    if bool(positions.isnan().any()):
+        return slices
+    away = (positions[:, None] - positions) / FILTER_MM
+    return slices @ torch.softmax(-away.square() / 2, dim=1).to(slices).mT
+
+
+def bags_of(features: FeatureSet) -> Bags:
+    """Convert a feature set, which is checked where it is read."""
+    return Bags(features.x, features.offsets, features.labels, features.scans)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A network with its head.
+
+    Attributes:
+        folder: folder of its run.
+        cnn: frozen CNN; None for a run on public features.
+        head: head with its calibration.
+        own: for a member of an ensemble, the head's calibration, applied before that of the ensemble; None
+            for a single run, or where the head is not calibrated.
+        seed: seed of the samples.
+        likeness: check of the likeness to the training scans; None where the run has none.
+    """
+
+    folder: Path
+    cnn: AttentionCnn | None
+    head: SparseGP | MultimodalHead
+    own: Calibration | None
+    seed: int
+    likeness: Likeness | None
+
+    def calibration(self, joint: Calibration | None) -> Calibration | None:
+        """Calibration of the head's logits: `own`, followed by the `joint` calibration of the model."""
+        return self.own.then(joint) if self.own and joint else self.own or joint
+
+    def draw(self, features: FeatureSet, samples: int) -> Iterator[ScanSamples]:
+        """Posterior samples of each scan."""
+        if isinstance(self.head, MultimodalHead):
+            return self.head.draw(features, samples, seed=self.seed)
+        return draw(self.head, bags_of(features), samples=samples, seed=self.seed)
+
+    def logits(self, features: FeatureSet, samples: int) -> Tensor:
+        """Sampled logits (2, L, B) of `scan_logits`, by scan rule and by slice rule, after `own` if any."""
+        both = scan_logits(self.draw(features, samples)).cpu()
+        return both if self.own is None else self.own.logits(both)
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A finished run, or an ensemble of runs whose posterior samples are pooled.
+
+    Attributes:
+        folder: folder of the run or ensemble.
+        members: networks with their heads; a single run has one.
+        calibration: calibration of the head of a single run, or joint calibration of the pooled samples of an
+            ensemble; None where there is none.
+        provenance: identity of the model, stored with its results.
+        samples: posterior samples per prediction, of each member.
+        bootstrap: bootstrap resamples per interval.
+        seed: seed of resamples and heatmaps.
+    """
+
+    folder: Path
+    members: tuple[Member, ...]
+    calibration: Calibration | None
+    provenance: Provenance
+    samples: int
+    bootstrap: int
+    seed: int
+
+    @property
+    def is_multimodal(self) -> bool:
+        """Whether the head of any member is of family multimodal."""
+        return any(isinstance(one.head, MultimodalHead) for one in self.members)
+
+    def check_input(self, *, pictures: bool) -> None:
+        """Raise `ModelError` unless the model reads this kind of input: pictures, or else features."""
+        cnn = self.members[0].cnn
+        if pictures and cnn is None:
+            raise ModelError(
+                f"{self.folder}: was trained on feature files and has no CNN; it cannot read pictures"
+            )
+        if not pictures and cnn is not None:
+            raise ModelError(f"{self.folder}: has a CNN of its own; it cannot read the features of another")
+
+    def feature_files(self, first: Path) -> list[Path]:
+        """Feature file of each member: `first`, then `first` with `_1`, `_2`, ... added to its stem."""
+        return [first.with_stem(f"{first.stem}_{k}") if k else first for k in range(len(self.members))]
+
+    def features(self, prepared: PreparedSet, first: Path) -> Views:
+        """Features of all scans of a prepared set by the CNN of each member, stored in `feature_files`."""
+        scans, members = list(prepared.scans.index), []
+        for member, path in zip(self.members, self.feature_files(first), strict=True):
+            assert member.cnn is not None  # the caller has called check_input
+            members.append(stored_features(path, member.cnn.to(device()), prepared, scans))
+        return Views.of(members)
+
+    def predicted_features(self, folder: Path) -> Views:
+        """Features of the scans that the model has predicted into `folder`.
+
+        Raises:
+            DataError: predictions of another model, or predictions or features that cannot be read.
+        """
+        if read_results(folder).model.weights != self.provenance.weights:
+            raise DataError(f"{folder}: was predicted by another model than {self.folder}; predict again")
+        paths = self.feature_files(folder / "features.safetensors")
+        return Views.of([read_features(path) for path in paths], paths)
+
+    def _scans(
+        self, views: Views
+    ) -> Iterator[tuple[tuple[ScanSamples, ...], list[list[int] | None], Sampled]]:
+        """Each scan: samples of each member, indices of the common slices, and pooled probabilities."""
+        z, sizes = views.features.positions_mm, views.features.offsets.diff().tolist()
+        positions = [None] * len(sizes) if z is None else z.split(sizes)
+        pairs = zip(self.members, views.members, strict=True)
+        drawn = [member.draw(view, self.samples) for member, view in pairs]
+        calibrations = [member.calibration(self.calibration) for member in self.members]
+        for b, draws in enumerate(zip(*drawn, strict=True)):
+            places = [None if own is None else own[b] for own in views.common]
+            each = [one.probabilities(c) for one, c in zip(draws, calibrations, strict=True)]
+            sampled = pool(each, places)
+            if (own_z := positions[b]) is not None:
+                sampled = sampled._replace(slices=filtered(sampled.slices, own_z))
+            yield draws, places, sampled
+
+    def predict(self, views: Views) -> Predictions:
+        """Calibrated probabilities, with sampled uncertainty, of the scans and slices of `views.features`."""
+        return summarise(sampled for *_, sampled in self._scans(views))
+
+    def explain(self, views: Views) -> tuple[Predictions, Counterfactuals]:
+        """As `predict`, and scan probabilities without each slice, run of positive slices, or other input."""
+        calibrations = [member.calibration(self.calibration) for member in self.members]
+        predictions, without = [], []
+        for draws, places, sampled in self._scans(views):
+            predictions.append(summarise([sampled]))
+            mean = predictions[-1].slice_mean.round(decimals=DIGITS)  # as written to the files
+            members = [
+                counterfactuals(one, mean, threshold=THRESHOLD, places=own, calibration=c)
+                for one, own, c in zip(draws, places, calibrations, strict=True)
+            ]
+            without.append(mean_counterfactuals(members))
+        return Predictions.join(predictions), Counterfactuals.join(without)
+
+    def logits(self, views: Views) -> Tensor:
+        """Pooled logits (2, L, B) before `calibration`, by scan rule and by slice rule."""
+        pairs = zip(self.members, views.members, strict=True)
+        return torch.cat([member.logits(view, self.samples) for member, view in pairs], 1)
+
+    def unlikeness(self, views: Views) -> np.ndarray:
+        """Unlikeness of scans to the training scans, (B,); above 1 a scan is unlike them.
+
+        Mean over members of the ratio of score to threshold. Members without a likeness check are left out;
+        NaN if no member has a check.
+        """
+        pairs = zip(self.members, views.members, strict=True)
+        known = [one.likeness.scores(view) / one.likeness.threshold for one, view in pairs if one.likeness]
+        return np.mean(known, axis=0) if known else np.full(views.features.n_scans, np.nan)
+
+
+def with_extras(
+    views: Views, model: TrainedModel, sources: ExtraSources, prepared: PreparedSet | None
+) -> Views:
+    """Add the inputs beside the slices that the user names, if the model uses any.
+
+    Raises:
+        ConfigError: inputs for a model of slices alone.
+        DataError: inputs that cannot be used.
+    """
+    heads = [one.head for one in model.members if isinstance(one.head, MultimodalHead)]
+    kinds = sorted({kind for head in heads for kind in head.modalities.kinds} - {"slice"})
+    if sources and not kinds:
+        raise ConfigError(f"{model.folder}: predicts from slices alone; leave out requests and covariates")
+    if not sources:
+        if kinds:
+            say_once(f"predicted from slices alone, though the model also takes: {', '.join(kinds)}")
+        return views
+    return views.with_extras(sources.read(views.features.scans, prepared))

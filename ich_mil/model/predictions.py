@@ -1,0 +1,280 @@
+"""Results of a prediction: probability, uncertainty and decision of each scan and slice.
+
+`Results` are assembled by `ich_mil.model.assembly` and stored field by field in `predictions.json`, beside
+`predictions.csv` with one row per scan or slice. Pages and DICOM results are written from `Results` alone.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from ich_mil.errors import DataError
+from ich_mil.files import write_csv, write_json
+from ich_mil.ledger import DECISIONS, NOTICE, Code, LedgerEntry, has_guarantee
+from ich_mil.sets.extras import ExtraInstance
+from ich_mil.sets.labels import name_some
+
+FORMAT = "ich_mil.predictions.6"
+COLUMNS = ["level", "scan", "folder", "patient", "slice", "name", "position_mm", "probability", "std"]
+COLUMNS += ["low", "high", "decision", "decided_by", "unlikeness", "trained_on", "scan_without", "label"]
+COLUMNS += ["corrections"]
+"""Columns of `predictions.csv`."""
+DIGITS = 6
+"""Decimals of probabilities in both files."""
+
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Identity of the model behind some results.
+
+    Attributes:
+        name: kind of model, such as 'G-VGPMIL α=1 β=2.5'.
+        version: version of `ich_mil`.
+        weights: digest of all that determines predictions: CNN and head with windows and calibration,
+            thickness, samples and seed. Models with equal digests give equal predictions.
+        config: hash of the training configuration.
+        calibration: method of calibration of scan probabilities; empty if they are not calibrated.
+        trained_on: training sets with their numbers of scans.
+    """
+
+    name: str
+    version: str
+    weights: str
+    config: str
+    calibration: str
+    trained_on: str
+
+
+@dataclass(frozen=True)
+class SliceResult:
+    """Result of a slice.
+
+    Attributes:
+        slice: index in the scan, 0 = lowest.
+        name: SOPInstanceUID; for an average of thin slices, that of the middle slice.
+        position_mm: position along the scan; None where unknown.
+        probability: mean over posterior samples.
+        std: standard deviation over posterior samples.
+        interval_95: central 95 % of posterior samples.
+        scan_without: scan probability without this slice; None for the only slice of a scan.
+        label: 0, 1 or None.
+        corrections: ledger codes of corrections to the slice.
+    """
+
+    slice: int
+    name: str
+    position_mm: float | None
+    probability: float
+    std: float
+    interval_95: Interval
+    scan_without: float | None
+    label: int | None
+    corrections: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Run of consecutive slices whose probability reaches `THRESHOLD`.
+
+    Attributes:
+        first: index of the lowest slice.
+        last: index of the highest slice, inclusive.
+        scan_without: scan probability without these slices; None where no other slice is left.
+    """
+
+    first: int
+    last: int
+    scan_without: float | None
+
+
+@dataclass(frozen=True)
+class KindResult:
+    """One kind of bleed of a scan, if there is a bleed.
+
+    Attributes:
+        name: kind, such as `subdural`.
+        probability: posterior mean.
+        std: posterior standard deviation.
+        interval_95: central 95 % of a Beta distribution with this mean and deviation.
+        source: the network with the largest weight for this kind.
+        share: posterior mean share of its weight.
+        auc: held-out AUC of the kind on the training scans.
+    """
+
+    name: str
+    probability: float
+    std: float
+    interval_95: Interval
+    source: str
+    share: float
+    auc: float
+
+
+@dataclass(frozen=True)
+class ScanResult:
+    """Result of a scan.
+
+    Attributes:
+        scan: scan id.
+        patient: patient key; for duplicate scans all keys, joined (`ich_mil.sets.splits`).
+        probability: calibrated mean over posterior samples.
+        std: standard deviation over posterior samples.
+        interval_95: central 95 % of posterior samples.
+        decision: `positive`, `negative`, or `look`: undecided, for a radiologist to read
+            (`ich_mil.evaluate.deployment.triage`). A scan of which a part was not seen is never `negative`.
+        label: 0, 1 or None.
+        runs: runs of positive slices, from the lowest up.
+        slices: slices, from the lowest up.
+        ledger: ledger entries of refusals, corrections and notes on its input.
+        pixels: digest of the pixels of its slices, from the lowest up; empty for a feature table.
+        unlikeness: distance of its texture from the training scans, divided by the threshold that at most
+            5 % of similar scans exceed (`evaluate.deployment.out_of_distribution`); None without this check.
+        kinds: kinds of bleed of a scan that is not called negative; empty where no model of kinds was given.
+        extras: sentences and covariates that a multimodal head used.
+        folder: folder below the root that holds files of this scan alone; '' where there is none.
+    """
+
+    scan: str
+    patient: str
+    probability: float
+    std: float
+    interval_95: Interval
+    decision: str
+    label: int | None
+    runs: tuple[Run, ...]
+    slices: tuple[SliceResult, ...]
+    ledger: tuple[LedgerEntry, ...]
+    pixels: str
+    unlikeness: float | None = None
+    kinds: tuple[KindResult, ...] = ()
+    extras: tuple[ExtraInstance, ...] = ()
+    folder: str = ""
+
+    @property
+    def title(self) -> str:
+        """Folder and id of the scan, or its id alone."""
+        return f"{self.folder} ({self.scan})" if self.folder else self.scan
+
+
+@dataclass(frozen=True)
+class Results:
+    """Content of `predictions.json`.
+
+    Attributes:
+        set: `new`, or the set of a run (`validation`, `test`, `external`).
+        model: identity of the model.
+        decided_by: decision rule, in words.
+        scans: results of scans, in the order of the features.
+        ledger: ledger entries of files and studies that belong to no scan of the prepared set.
+    """
+
+    set: str
+    model: Provenance
+    decided_by: str
+    scans: tuple[ScanResult, ...]
+    ledger: tuple[LedgerEntry, ...]
+
+
+def worklist(results: Results) -> list[ScanResult]:
+    """The scans in reading order: by decision (positive, look, negative), then by decreasing probability."""
+    return sorted(
+        results.scans, key=lambda scan: (DECISIONS.index(scan.decision), -scan.probability, scan.scan)
+    )
+
+
+def results_table(results: Results) -> pd.DataFrame:
+    """Table with a row per scan, each followed by a row per slice from the lowest up.
+
+    `low` and `high` bound the central 95 % of the posterior samples. `decided_by` is `thresholds` (of a
+    triage) or `interval` (no guarantee). `label` is empty where unknown.
+    """
+    rows: list[dict[str, Any]] = []
+    decided_by = "thresholds" if has_guarantee(results.decided_by) else "interval"
+    for scan in results.scans:
+        of_scan = {name: getattr(scan, name) for name in ("decision", "unlikeness")}
+        of_scan |= {"name": scan.scan, "decided_by": decided_by, "trained_on": results.model.trained_on}
+        of_scan["corrections"] = "|".join(sorted({code for one in scan.slices for code in one.corrections}))
+        rows.append({"level": "scan"} | _row(scan, scan) | of_scan)
+        for one in scan.slices:
+            own = {name: getattr(one, name) for name in ("slice", "name", "position_mm", "scan_without")}
+            own["corrections"] = "|".join(one.corrections)
+            rows.append({"level": "slice"} | _row(scan, one) | own)
+    types = dict.fromkeys(("slice", "label"), "Int64")
+    types |= dict.fromkeys(("position_mm", "unlikeness", "scan_without"), "Float64")
+    return pd.DataFrame(rows, columns=COLUMNS).astype(types)
+
+
+def _row(scan: ScanResult, one: ScanResult | SliceResult) -> dict[str, Any]:
+    """Columns that scans and slices share."""
+    low, high = one.interval_95
+    ids = {"scan": scan.scan, "folder": scan.folder, "patient": scan.patient, "low": low, "high": high}
+    return ids | {name: getattr(one, name) for name in ("probability", "std", "label")}
+
+
+def write_results(results: Results, folder: Path) -> None:
+    """Write `predictions.csv` and `predictions.json` into `folder`."""
+    write_csv(folder / "predictions.csv", results_table(results), float_format=f"%.{DIGITS}f")
+    write_json(folder / "predictions.json", {"format": FORMAT, "notice": NOTICE, **asdict(results)})
+
+
+def read_results(folder: Path) -> Results:
+    """Read results. `DataError`: file missing, damaged or of another version, no scan, or a scan twice."""
+    path = folder / "predictions.json"
+    try:
+        content: dict[str, Any] = {**json.loads(path.read_text(encoding="utf-8"))}
+        if (found := content.pop("format")) != FORMAT:
+            raise DataError(f"{path}: is of another version ({found}, this one: {FORMAT}); predict again")
+        results = Results(
+            set=content["set"],
+            model=Provenance(**content["model"]),
+            decided_by=content["decided_by"],
+            scans=tuple(map(_read_scan, content["scans"])),
+            ledger=ledger_entries(content["ledger"]),
+        )
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DataError(
+            f"{path}: cannot be read as predictions ({error}); name a folder of 'validate' or 'predict'"
+        ) from error
+    if not results.scans:
+        raise DataError(f"{path}: holds no scan; predict again")
+    counts = Counter(one.scan for one in results.scans)
+    if twice := sorted(scan for scan, count in counts.items() if count > 1):
+        raise DataError(f"{path}: duplicate scans {name_some(twice)}; predict again")
+    return results
+
+
+def _read_scan(content: dict[str, Any]) -> ScanResult:
+    if content["decision"] not in DECISIONS:
+        raise ValueError(f"decision {content['decision']!r} is none of {', '.join(DECISIONS)}")
+    slices = [
+        _checked(one) | {"corrections": tuple(map(Code, one["corrections"]))} for one in content["slices"]
+    ]
+    parts = {
+        "runs": tuple(Run(**one) for one in content["runs"]),
+        "slices": tuple(SliceResult(**one) for one in slices),
+        "ledger": ledger_entries(content["ledger"]),
+        "kinds": tuple(KindResult(**_checked(one)) for one in content["kinds"]),
+        "extras": tuple(ExtraInstance(**one) for one in content.get("extras", ())),
+    }
+    return ScanResult(**_checked(content) | parts)
+
+
+def _checked(content: dict[str, Any]) -> dict[str, Any]:
+    """`content` with its numbers checked: `ValueError` for a probability outside [0, 1]."""
+    low, high = map(float, content["interval_95"])
+    probability, std = float(content["probability"]), float(content["std"])
+    if not all(0 <= value <= 1 for value in (low, high, probability)):
+        raise ValueError(f"probabilities must lie in [0, 1], got {probability}, {low} to {high}")
+    return content | {"probability": probability, "std": std, "interval_95": (low, high)}
+
+
+def ledger_entries(lines: Iterable[dict[str, Any]]) -> tuple[LedgerEntry, ...]:
+    """Ledger entries from their stored fields. `ValueError` for an unknown code."""
+    return tuple(LedgerEntry(**line | {"code": Code(line["code"])}) for line in lines)

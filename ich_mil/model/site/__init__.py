@@ -1,0 +1,1 @@
+"""A model at a site: validation, recalibration, thresholds, drift, kinds of bleed."""

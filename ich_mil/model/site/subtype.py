@@ -1,0 +1,201 @@
+"""Kinds of bleed of positive scans: one multiple-kernel Gaussian process per kind, one kernel per network.
+
+In: predictions of scans with known kinds, whose folder holds the features of every network, and a CSV of the
+kinds. Out: a folder with one model per kind and `kinds.json`; with it `ich-mil predict --kinds` adds the
+probability of each kind to scans that are not called negative.
+
+A scan may show several kinds, so each kind is classified against the rest, by chains of its own
+(`ich_mil.multikernel`; O'Harney et al. 2014). A network describes a scan by the mean and the maximum of its
+slice features. Training scans are those with at least one kind: probabilities hold for scans with a bleed.
+
+Shapes: B scans, D features of a network.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from scipy.stats import beta
+from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.model_selection import StratifiedGroupKFold
+
+from ich_mil.errors import ConfigError, DataError, ModelError
+from ich_mil.files import alone, write_json
+from ich_mil.ledger import NEGATIVE, NOTICE
+from ich_mil.model.predictions import KindResult, Results
+from ich_mil.model.storage import load_model
+from ich_mil.model_files import read_json
+from ich_mil.multikernel import MultiKernelGP
+from ich_mil.multikernel.sources import FEWEST
+from ich_mil.progress import progress, say
+from ich_mil.sets.features import FeatureSet
+from ich_mil.sets.labels import binary, name_some, read_label_csv
+from ich_mil.sets.views import Views
+
+FORMAT = "ich_mil.kinds.1"
+DESCRIPTION = "kinds.json"
+NOT_KINDS = frozenset({"scan", "label", "patient", "probability", "any"})
+"""Columns of the CSV that name no kind."""
+FOLDS = 5
+Fold = tuple[np.ndarray, np.ndarray]
+"""Places of the scans to train on, and of the held-out scans."""
+SAMPLER: Mapping[str, Any] = {"chains": 4, "burn_in": 300, "draws": 300}
+
+
+def embed(views: Views) -> dict[str, np.ndarray]:
+    """Mean and maximum over slices of the features of each network: name -> (B, 2D)."""
+    return {f"network {k}": _mean_and_max(one) for k, one in enumerate(views.members)}
+
+
+def _mean_and_max(features: FeatureSet) -> np.ndarray:
+    x, starts = features.x.double().numpy(), features.offsets[:-1].numpy()
+    mean = np.add.reduceat(x, starts) / features.offsets.diff().numpy()[:, None]
+    return np.hstack([mean, np.maximum.reduceat(x, starts)])
+
+
+def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path) -> None:
+    """Fit a model for each kind, measure it on held-out folds by patient, and write both to `out`.
+
+    Args:
+        folder: folder of `predict` or `validate`.
+        kinds: CSV with a column scan and one 0/1 column per kind.
+        model: the model of the predictions.
+        out: folder to write.
+    """
+    trained = load_model(model)
+    views = trained.predicted_features(folder)
+    table = _read_kinds(kinds, set(views.features.scans))
+    chosen = views.select(list(table.index))
+    sources = embed(chosen)
+    with alone(out, doing="writing"):
+        if (out / DESCRIPTION).exists():
+            raise ConfigError(f"{out}: holds kinds already; choose another --out")
+        found: list[dict[str, Any]] = []
+        for name in progress(table.columns, total=table.shape[1], what="kinds", unit="kind"):
+            y = table[name].to_numpy()
+            folds = _folds(y, chosen.features.patients)
+            if folds is None:
+                say(f"{name}: {y.sum()} of {len(y)} scans, too few with or without it; left out")
+                continue
+            about = {"name": name, "file": f"kind_{len(found)}.safetensors", **_held_out(sources, y, folds)}
+            MultiKernelGP(**SAMPLER).fit(sources, y).save(out / about["file"])
+            found.append(about)
+            say(
+                f"{name}: {about['positive']} of {about['scans']} scans; held-out AUC {about['auc']:.3f}, "
+                f"log-loss {about['log_loss']:.3f}, base rate {about['base_log_loss']:.3f}"
+            )
+        if not found:
+            raise DataError(f"{kinds}: no kind has enough scans with and without it; label more scans")
+        about = {"format": FORMAT, "weights": trained.provenance.weights, "notice": NOTICE}
+        write_json(out / DESCRIPTION, about | {"kinds": found})
+    say(f"{out}: use it as --kinds")
+
+
+def _read_kinds(path: Path, scans: set[str]) -> pd.DataFrame:
+    """Scans with at least one kind: index scan, one 0/1 column per kind."""
+    given = read_label_csv(path, ["scan"], key="scan")
+    lines = given.index  # errors name them
+    given = given.set_index("scan", drop=False)
+    names = [str(name) for name in given.columns if name and name not in NOT_KINDS]
+    if not names:
+        raise DataError(f"{path}: has no column of a kind; add one with 0 and 1, such as subdural")
+    if unknown := sorted(set(given.index) - scans):
+        raise DataError(
+            f"{path}: scans without features in the predictions: {name_some(unknown)}; predict them first"
+        )
+    numbered = given.set_index(lines)
+    table = pd.DataFrame({name: binary(numbered[name], path).to_numpy() for name in names}, index=given.index)
+    return table[table.any(axis=1)]
+
+
+def _folds(y: np.ndarray, patients: Sequence[str]) -> list[Fold] | None:
+    """Folds by patient; None if a training part has fewer than `FEWEST` with or without the kind."""
+    if min(y.sum(), len(y) - y.sum()) < FEWEST or len(set(patients)) < FOLDS:
+        return None
+    folds = list(StratifiedGroupKFold(FOLDS, shuffle=True, random_state=0).split(y, y, groups=patients))
+    least = min(min(y[inside].sum(), (1 - y[inside]).sum()) for inside, _ in folds)
+    return None if least < FEWEST else folds
+
+
+def _held_out(sources: Mapping[str, np.ndarray], y: np.ndarray, folds: Sequence[Fold]) -> dict[str, Any]:
+    """AUC and log-loss on held-out folds, beside the base rate of the training folds."""
+    p, base = np.empty(len(y)), np.empty(len(y))
+    for inside, outside in folds:
+        fitted = MultiKernelGP(**SAMPLER).fit({k: x[inside] for k, x in sources.items()}, y[inside])
+        p[outside] = np.asarray(fitted.predict_proba({k: x[outside] for k, x in sources.items()}))[:, 1]
+        base[outside] = y[inside].mean()
+    return {
+        "scans": len(y),
+        "positive": int(y.sum()),
+        "auc": float(roc_auc_score(y, p)),
+        "log_loss": float(log_loss(y, p)),
+        "base_log_loss": float(log_loss(y, base)),
+    }
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Models of several kinds.
+
+    Attributes:
+        models: model of each kind, by name.
+        held_out_auc: AUC of each kind on held-out training scans.
+    """
+
+    models: dict[str, MultiKernelGP]
+    held_out_auc: dict[str, float]
+
+    @classmethod
+    def load(cls, folder: Path, *, weights: str) -> Self:
+        """Read what `train_kinds` wrote. `ModelError`: missing, damaged, or of a model of other weights."""
+        path = folder / DESCRIPTION
+        if not path.is_file():
+            raise ModelError(f"{folder}: holds no kinds of bleed; name a folder of 'ich-mil subtype'")
+        about = read_json(path, FORMAT)
+        try:
+            given, own = about["kinds"], about["weights"]
+            auc = {one["name"]: float(one["auc"]) for one in given}
+            files = {one["name"]: folder / one["file"] for one in given}
+        except (ValueError, TypeError, KeyError) as error:
+            raise ModelError(
+                f"{path}: cannot be read as kinds of bleed ({error}); name a folder of 'ich-mil subtype'"
+            ) from error
+        if own != weights:
+            raise ModelError(f"{folder}: belongs to another model; run 'ich-mil subtype' with this one")
+        return cls({name: MultiKernelGP.load(file) for name, file in files.items()}, auc)
+
+    def add(self, results: Results, views: Views) -> Results:
+        """Results with the kinds of scans that are not called negative."""
+        places = [b for b, scan in enumerate(results.scans) if scan.decision != NEGATIVE]
+        if not places:
+            return results
+        sources = embed(views.select([results.scans[b].scan for b in places]))
+        found: list[list[KindResult]] = [[] for _ in places]
+        for name, model in self.models.items():
+            mean, std = model.predict_proba(sources, return_std=True)
+            about = (*_leading_source(model), self.held_out_auc[name])
+            for own, p, spread in zip(found, mean[:, 1], std[:, 1], strict=True):
+                own.append(_result(name, float(p), float(spread), *about))
+        scans = list(results.scans)
+        for place, own in zip(places, found, strict=True):
+            scans[place] = replace(scans[place], kinds=tuple(own))
+        return replace(results, scans=tuple(scans))
+
+
+def _leading_source(model: MultiKernelGP) -> tuple[str, float]:
+    """The source with the largest posterior mean share of Σ_c θ_ch, and that share."""
+    theta = np.exp(model.log_theta_).sum(2)  # (chains, draws, d): with two classes the sum alone is informed
+    share = (theta / theta.sum(-1, keepdims=True)).mean((0, 1))
+    return str(model.source_names_[int(share.argmax())]), float(share.max())
+
+
+def _result(name: str, p: float, std: float, source: str, share: float, auc: float) -> KindResult:
+    """The interval is that of the Beta distribution with the mean and deviation of the posterior."""
+    size = p * (1 - p) / max(std, 1e-9) ** 2 - 1
+    ends = (0.025, 0.975)
+    low, high = (float(beta.ppf(q, p * size, (1 - p) * size)) for q in ends) if size > 0 else (0.0, 1.0)
+    interval = (round(low, 6), round(high, 6))
+    return KindResult(name, round(p, 6), round(std, 6), interval, source, round(share, 3), round(auc, 3))

@@ -1,0 +1,151 @@
+"""Three-way triage of predictions: thresholds from labelled scans, decisions for new scans.
+
+In: the folder of `ich-mil validate` or `ich-mil predict` with its `predictions.json`. Out: `triage.json`, the
+thresholds with their guarantee and the digest of their model; or `decisions.csv`, one row per scan in reading
+order.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ich_mil.errors import DataError, ModelError, named
+from ich_mil.evaluate.deployment.triage import Triage, fit_triage
+from ich_mil.files import write_csv, write_json
+from ich_mil.ledger import DECISIONS, NOTICE, Code, incomplete, whole_only
+from ich_mil.model.predictions import Results, read_results, worklist
+from ich_mil.progress import say
+from ich_mil.sets.labels import UNKNOWN, name_some
+from ich_mil.sets.preparation.identifying_texts import study_texts
+from ich_mil.sets.scan_labels import read_scan_labels, unlabelled
+from ich_mil.sets.scan_names import ScanNames, folder_names
+from ich_mil.sets.store import open_prepared
+
+
+def calibrate_triage(folder: Path, labels: Path | None, out: Path, **guarantee: Any) -> Triage:
+    """Fit thresholds to predictions on labelled scans, and write them to `out`.
+
+    Args:
+        folder: folder of `predictions.json`, with scans the model was neither trained nor calibrated on.
+        labels: table of labels (`ich_mil.sets.scan_labels`), optionally with a column patient; None: labels
+            of the predictions.
+        out: path of the JSON file to write.
+        guarantee: sensitivity, specificity and confidence of `fit_triage`.
+    """
+    results = read_results(folder)
+    if results.set == "validation":
+        raise DataError(
+            f"{folder}: the model was stopped and calibrated on these scans, which rules out a guarantee; "
+            "name a folder of 'validate'"
+        )
+    if seen := [one.scan for one in results.scans if Code.LEARNED_FROM in {e.code for e in one.ledger}]:
+        raise DataError(
+            f"{folder}: the model was trained or calibrated on patients of {len(seen)} of its scans: "
+            f"{name_some(seen)}, which rules out a guarantee; predict scans of other patients"
+        )
+    scans = [one.scan for one in results.scans]
+    if labels is None:
+        known = [UNKNOWN if one.label is None else one.label for one in results.scans]
+        patients = [one.patient for one in results.scans]
+        if set(known) == {UNKNOWN}:
+            raise DataError(f"{folder}: no scan has a label; name a file with --labels")
+    else:
+        given = _read_labels(labels, results, folder)
+        known = given.label.reindex(scans, fill_value=UNKNOWN).tolist()
+        patients = [given.patient.get(one.scan, one.patient) for one in results.scans]
+    with named(labels or folder):
+        triage = fit_triage(
+            np.array(known),
+            np.array([one.probability for one in results.scans]),
+            patients=patients,
+            **guarantee,
+        )
+    write_json(out, {**triage.as_dict(), "model_weights": results.model.weights, "notice": NOTICE})
+    say(f"{out}: {triage.guarantees}")
+    return triage
+
+
+def _read_labels(path: Path, results: Results, folder: Path) -> pd.DataFrame:
+    """Label and patient of each labelled scan."""
+    folders = [(one.scan, one.folder) for one in results.scans]
+
+    def more() -> Iterator[tuple[str, str]]:
+        """Accession numbers and series, while the DICOM files are there."""
+        with suppress(DataError):
+            prepared = open_prepared(folder / "prepared")
+            for one in results.scans:
+                texts = study_texts(prepared, one.scan, ("AccessionNumber", "SeriesInstanceUID"))
+                yield from ((one.scan, text) for text in texts.values())
+
+    given, reading = read_scan_labels(path).match(ScanNames(folder_names(folders)), more)
+    say(f"{reading}{unlabelled(len(folders) - len(given))}")
+    if "patient" not in given:
+        return given.assign(patient=pd.Series({one.scan: one.patient for one in results.scans}))
+    if (given.patient == "").any():
+        scan = given.index[given.patient == ""][0]
+        raise DataError(f"{path}: scan {scan}: patient is empty; name one for each scan, or drop the column")
+    return given
+
+
+def read_triage(thresholds: Path, *, weights: str) -> Triage:
+    """Read the thresholds that `calibrate_triage` has written.
+
+    Raises:
+        DataError: a file that cannot be used.
+        ModelError: the thresholds belong to a model with other `weights` (`Provenance.weights`).
+    """
+    try:
+        content: dict[str, Any] = {**json.loads(thresholds.read_text(encoding="utf-8"))}
+        found = content.pop("model_weights")
+        content.pop("notice")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DataError(
+            f"{thresholds}: cannot be read as triage thresholds ({error}); name a file of 'ich-mil triage'"
+        ) from error
+    if found != weights:
+        raise ModelError(
+            f"{thresholds}: was calibrated for the model {found}, the predictions are of {weights}; "
+            "calibrate on predictions of the same model"
+        )
+    with named(thresholds):
+        return Triage.from_dict(content)
+
+
+def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
+    """Decide on predicted scans, and write them in reading order: positive, look, negative.
+
+    A scan of which a part was not seen is never called negative; the column `incomplete` gives the reasons.
+
+    Returns:
+        The table: scan, folder, decision, probability, std, incomplete.
+    """
+    results = read_results(folder)
+    triage = read_triage(thresholds, weights=results.model.weights)
+    calls = triage.decide(np.array([one.probability for one in results.scans])).tolist()
+    decided = [
+        replace(one, decision=whole_only(call, one.ledger))
+        for one, call in zip(results.scans, calls, strict=True)
+    ]
+    rows = [
+        (one.scan, one.folder, one.decision, one.probability, one.std, "|".join(incomplete(one.ledger)))
+        for one in worklist(replace(results, scans=tuple(decided)))
+    ]
+    table = pd.DataFrame(rows, columns=["scan", "folder", "decision", "probability", "std", "incomplete"])
+    write_csv(out, table)
+    counts = ", ".join(f"{int((table.decision == word).sum())} {word}" for word in DECISIONS)
+    say(f"{out}: {counts}")
+    held_back = sum(one.decision != call for one, call in zip(decided, calls, strict=True))
+    if held_back:
+        say(f"{held_back} scans below the thresholds were not seen whole: look instead of negative")
+    say(triage.guarantees)
+    say(
+        f"predictions.csv and the pages in {folder} are unchanged; 'ich-mil predict ... --triage "
+        f"{thresholds}' writes these decisions there"
+    )
+    return table

@@ -1,0 +1,271 @@
+"""Validate a model: metrics of the head and its baselines on held-out and external scans.
+
+In: a trained model and labelled scans. Out, in a folder per set: `metrics.csv`, `predictions.csv`,
+`predictions.json`. The table of metrics is printed. Pages are in `ich_mil.output.run_report`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+import pandas as pd
+
+from ich_mil.config import RunConfig
+from ich_mil.errors import named
+from ich_mil.evaluate.baselines import (
+    CNN_SIGMOID,
+    CnnSigmoid,
+    position_scan,
+    position_score,
+    slice_prevalence,
+)
+from ich_mil.evaluate.result_table import evaluate, format_table
+from ich_mil.evaluate.scores import Scores, known_or_none
+from ich_mil.files import write_csv
+from ich_mil.gp.predict import Predictions
+from ich_mil.model.assembly import make_results
+from ich_mil.model.model import TrainedModel, with_extras
+from ich_mil.model.predictions import Results, write_results
+from ich_mil.model.training.training_sets import (
+    head_scans,
+    open_training,
+    prepare_set,
+    training_views,
+    whole_scans,
+)
+from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
+from ich_mil.network.training.set_settings import SetLayout, member_path
+from ich_mil.progress import say
+from ich_mil.sets.features import FeatureSet, read_unseen_table
+from ich_mil.sets.labels import name_some
+from ich_mil.sets.preparation.prepare import prepare
+from ich_mil.sets.splits import check_current, check_unseen, learned_from, load_splits, names_of
+from ich_mil.sets.store import PreparedSet
+from ich_mil.sets.views import Views
+
+HEAD_ROWS = ("Gaussian-process head", "multimodal head")
+"""Name of the head in result tables, by whether it is of family multimodal."""
+
+
+@dataclass(frozen=True)
+class MeasuredSet:
+    """A labelled set with its features.
+
+    Attributes:
+        name: `train`, `validation`, `test` or `external`; also the name of the folder of its results.
+        title: description for users.
+        source: folder of the set, or CSV of public features.
+        views: features of its scans by each member of the model.
+        prepared: prepared set of its pictures; None for public features.
+    """
+
+    name: str
+    title: str
+    source: Path
+    views: Views
+    prepared: PreparedSet | None
+
+    @property
+    def features(self) -> FeatureSet:
+        """Scans, labels and CNN outputs, combined over all members."""
+        return self.views.features
+
+    @property
+    def scans(self) -> pd.DataFrame:
+        """Table with one row per scan: index `scan`; at least columns patient, label, content."""
+        return self.features.table if self.prepared is None else self.prepared.scans.loc[self.features.scans]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A measured set with its results: scores, `metrics.csv` as a table, and `predictions.json`."""
+
+    measured: MeasuredSet
+    rows: list[Scores]
+    table: pd.DataFrame
+    results: Results
+
+
+def run_sets(
+    model: TrainedModel, config: RunConfig, external: PreparedSet | None = None
+) -> dict[str, MeasuredSet]:
+    """Collect the train, validation, test and external sets of a run that exist, with their features.
+
+    `external` is the prepared external set; it is prepared here if None.
+
+    Raises:
+        DataError: the external set holds a scan or patient the run was trained or calibrated on, even if
+            under another name.
+    """
+    sets = _training_sets(config)
+    if config.external is None:
+        return sets
+    one = config.external
+    if external is None and one.layout != "features":
+        external = prepare_set(one, "external", config, jobs=config.workers)
+    features = config.out / "features" / "external.safetensors"
+    return sets | {"external": external_set(model, one.path, external, features, one.extras, one.columns)}
+
+
+def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
+    splits = load_splits(config.out / "splits.csv")
+    prepared = open_training(config) if config.train.layout != "features" else None
+    views = training_views([config.member(k) for k in range(config.members)], splits.scan.tolist())
+    check_current(splits, views.features.table if prepared is None else prepared.scans, str(config.out))
+    used = head_scans(views.features, splits, config)
+    held = {name: splits.scan[splits.split == name].tolist() for name in ("validation", "test")}
+    chosen = {
+        "train": ("fitted", used.learn),
+        "validation": ("used for early stopping and calibration", used.watch or []),
+        "test": ("held out", whole_scans(views.features, held["test"], config)),
+    }
+    sets = {}
+    for name, (title, scans) in chosen.items():
+        if left := len({*held.get(name, [])} - {*scans}):
+            title += f"; {left} single slices are not measured"
+        if scans:
+            own = views.select(scans)
+            sets[name] = MeasuredSet(name, f"{name} scans, {title}", config.train.path, own, prepared)
+    return sets
+
+
+def external_set(
+    model: TrainedModel,
+    root: Path,
+    prepared: PreparedSet | None,
+    features_in: Path,
+    extras: ExtraSources = NO_EXTRAS,
+    columns: Mapping[str, str] = MappingProxyType({}),
+) -> MeasuredSet:
+    """Features of a labelled set of patients the model was neither trained nor calibrated on.
+
+    Args:
+        model: model that computes the features.
+        root: folder of the set, or file of features; `{member}` is replaced by the number of the member.
+        prepared: prepared set of the folder; None for public features.
+        features_in: file of the features; not used for public features.
+        extras: files of the inputs beside the slices.
+        columns: names of columns of the features, as in `SetSettings`.
+
+    Raises:
+        ModelError: the model reads pictures and is given features, or the other way round.
+        DataError: features that cannot be used, or a scan or patient the model has seen.
+    """
+    model.check_input(pictures=prepared is not None)
+    learned = learned_from(load_splits(model.folder / "splits.csv"))
+    if prepared is None:
+        paths = [member_path(root, number) for number in range(len(model.members))]
+        members = []
+        for path, member in zip(paths, model.members, strict=True):
+            own = learned_from(load_splits(member.folder / "splits.csv")) | learned
+            members.append(read_unseen_table(path, columns, width=len(member.head.x_mean), learned=own))
+        views = Views.of(members, paths)
+    else:
+        check_unseen(prepared.scans, learned, str(root))
+        patients, ids = prepared.scans.patient, {*prepared.scans.index}
+        unnamed = [str(scan) for scan, patient in patients.items() if ids.issuperset(names_of(patient))]
+        if unnamed:
+            say(
+                f"{root}: {len(unnamed)} scans name no patient ({name_some(unnamed)}); "
+                "the model may have been trained on these people"
+            )
+        views = model.features(prepared, features_in)
+    views = with_extras(views, model, extras, prepared)
+    return MeasuredSet("external", f"external scans, {root}", root, views, prepared)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A labelled set that a model has not seen, as named on the command line.
+
+    Attributes:
+        root: folder of DICOM files, or feature file.
+        layout: its layout.
+        jobs: processes that prepare it.
+        contrast_words: file of words for contrast media; None: those of the package.
+        extras: files of the inputs beside the slices.
+        columns: names of columns of a feature file, as in `SetSettings`.
+    """
+
+    root: Path
+    layout: SetLayout
+    jobs: int
+    contrast_words: Path | None = None
+    extras: ExtraSources = NO_EXTRAS
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+    def measured(self, model: TrainedModel, out: Path) -> MeasuredSet:
+        """`external_set` of the site; the prepared set and its features are stored in `out`.
+
+        Raises:
+            ModelError: the model reads pictures and is given features, or the other way round.
+            DataError: data that cannot be used, or a scan or patient the model has seen.
+        """
+        model.check_input(pictures=self.layout != "features")
+        prepared = None
+        if self.layout != "features":
+            prepared = prepare(
+                self.layout,
+                self.root,
+                out / "prepared",
+                jobs=self.jobs,
+                contrast_words=self.contrast_words,
+            )
+        place = out / "features.safetensors"
+        return external_set(model, self.root, prepared, place, self.extras, self.columns)
+
+
+def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> Evaluation:
+    """Evaluate the head and its baselines on labelled scans; write predictions and `metrics.csv` to `out`."""
+    with named(one.source):
+        predictions, explained = model.explain(one.views)
+    rows = score_rows(model, one.features, predictions)
+    features = one.features
+    table = evaluate(
+        rows,
+        labels=features.labels.numpy(),
+        patients=features.patients,
+        offsets=features.offsets.numpy(),
+        slice_labels=features.slice_labels.numpy(),
+        seed=model.seed,
+        resamples=model.bootstrap,
+    )
+    results = make_results(
+        one.features,
+        predictions,
+        explained,
+        one.prepared,
+        set_name=one.name,
+        model=model.provenance,
+        unlikeness=model.unlikeness(one.views),
+    )
+    write_results(results, out)
+    write_csv(out / "metrics.csv", table)
+    say("", one.title, *format_table(table).split("\n"), "", str(out / "metrics.csv"), "")
+    return Evaluation(one, rows, table, results)
+
+
+def score_rows(model: TrainedModel, features: FeatureSet, predictions: Predictions) -> list[Scores]:
+    """Scores of the head, the CNN, its attention and image-free baselines: the rows of result tables."""
+    splits = load_splits(model.folder / "splits.csv")
+    train = splits.label[splits.split == "train"].to_numpy()
+    cnn_scan, cnn_slice, attention = (
+        known_or_none(part.numpy()) for part in (features.cnn_scan, features.cnn_slice, features.attention)
+    )
+    position = known_or_none(position_score(features.positions.numpy()))
+    prevalence = slice_prevalence(features.slice_labels.numpy())
+    sigmoid = CnnSigmoid.load(model.folder / CNN_SIGMOID)
+    head = predictions.scan_mean.numpy(), predictions.slice_mean.numpy()
+    rows = [
+        Scores(HEAD_ROWS[model.is_multimodal], *head, slice_is_probability=True),
+        Scores("CNN alone", cnn_scan, cnn_slice, slice_is_probability=True),
+    ]
+    if cnn_scan is not None and sigmoid is not None:
+        rows.append(Scores("CNN alone, calibrated", sigmoid(features.cnn_scan).numpy(), None))
+    if attention is not None:
+        rows.append(Scores("CNN attention weight", None, attention))
+    rows.append(Scores("position only", position_scan(train, features.n_scans), position))
+    if prevalence is not None:
+        rows.append(Scores("slice prevalence", None, prevalence, slice_is_probability=True))
+    return rows

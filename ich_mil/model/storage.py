@@ -1,0 +1,195 @@
+"""Loading and storage of trained models: a run, an ensemble of runs, or the bundled model."""
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ich_mil import __version__
+from ich_mil.errors import ModelError
+from ich_mil.evaluate.deployment.out_of_distribution import Likeness
+from ich_mil.files import digest, write_json
+from ich_mil.gp.calibration import Calibration, calibration_of_earlier_version
+from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.gp.storage import load_head, save_head
+from ich_mil.model.folder import ENSEMBLE, read_run, run_folder
+from ich_mil.model.model import Member, TrainedModel
+from ich_mil.model.predictions import Provenance
+from ich_mil.model_files import read_json, record
+from ich_mil.multimodal.head import MultimodalHead
+from ich_mil.network.frozen import load_cnn
+from ich_mil.study.series import AVERAGE_TO_MM
+
+ENSEMBLE_FORMAT = "ich_mil.ensemble.1"
+LEAST_SAMPLES = 200
+"""Minimum of posterior samples per member, needed for its interval, unless the settings ask for fewer."""
+FAMILIES = {
+    "psi": "VGPMIL",
+    "large_margin": "LM-VGPMIL",
+    "probit": "MIL-GP-Probit",
+    "gibbs": "MIL-GP-Probit, sampled",
+}
+
+
+def _name(head: SparseGP | MultimodalHead) -> str:
+    if isinstance(head, MultimodalHead):
+        return head.name
+    settings = head.settings
+    name = FAMILIES[settings.family]
+    if "density" in head.given:
+        name = "ψ-VGPMIL with a density of its own"
+    elif settings.family == "psi" and settings.density == "gamma":
+        name = f"G-VGPMIL α={settings.alpha:g} β={settings.beta:g}"
+    return f"{name}, M={len(head.inducing)}, D={len(head.x_mean)}"
+
+
+def _calibration(calibration: Calibration | None, site: dict[str, Any] | None, of: str = "") -> str:
+    if calibration is None:
+        return ""
+    if site is None:
+        return f"Platt scaling{of} on held-out scans"
+    scans = f"{site['scans']} labelled scans of the site, {site['positive']} of them positive"
+    return f"sigmoid, its intercept fitted to {scans}"
+
+
+def load_model(folder: str | Path) -> TrainedModel:
+    """Load the model of a run or ensemble, or the bundled model by its name.
+
+    Raises:
+        ModelError: the run is not finished, damaged, or of another version.
+    """
+    folder = run_folder(folder)
+    about = read_run(folder)
+    return _load_ensemble(folder, about) if "members" in about else _load_run(folder, about)
+
+
+def _load_run(folder: Path, about: dict[str, Any]) -> TrainedModel:
+    """Model of a single run."""
+    names = ("cnn", "head") if about["cnn"] else ("head",)
+    files = [folder / f"{name}{end}" for name in names for end in (".json", ".safetensors")]
+    if missing := [path.name for path in files if not path.is_file()]:
+        raise ModelError(
+            f"{folder}: its training is not finished, {missing[0]} is not there; go on with --resume"
+        )
+    cnn = load_cnn(folder) if about["cnn"] else None
+    config = about["config"]
+    multimodal = config["head"]["family"] == "multimodal"
+    load = MultimodalHead.load if multimodal else load_head
+    head = load(folder, n_features=None if cnn is None else cnn.settings.features)
+    return _model(
+        folder,
+        about,
+        members=(Member(folder, cnn, head, None, config["seed"], Likeness.load(folder)),),
+        calibration=head.calibration,
+        name=_name(head),
+        weights=[path.read_bytes() for path in files],
+        calibrated=_calibration(head.calibration, about.get("site")),
+    )
+
+
+def _model(
+    folder: Path,
+    about: dict[str, Any],
+    *,
+    members: tuple[Member, ...],
+    calibration: Calibration | None,
+    name: str,
+    weights: list[bytes],
+    calibrated: str,
+) -> TrainedModel:
+    """Model with the settings in its `run.json`, `about`."""
+    config = about["config"]
+    settings = json.dumps([AVERAGE_TO_MM, config["samples"], config["seed"]]).encode()
+    provenance = Provenance(
+        name=name,
+        version=__version__,
+        weights=digest(*weights, settings),
+        config=about["config_hash"],
+        calibration=calibrated,
+        trained_on=about["trained_on"],
+    )
+    return TrainedModel(
+        folder,
+        members,
+        calibration,
+        provenance,
+        samples=samples_each(config["samples"], len(members)),
+        bootstrap=config["bootstrap"],
+        seed=config["seed"],
+    )
+
+
+@dataclass(frozen=True)
+class _EnsembleFile:
+    """Content of `ensemble.json`."""
+
+    format: str
+    calibration: Calibration | None
+
+
+def _load_ensemble(folder: Path, about: dict[str, Any]) -> TrainedModel:
+    path = folder / ENSEMBLE
+    models = []
+    for name in about["members"]:
+        own = read_run(folder / name)
+        if "members" in own:
+            raise ModelError(f"{folder / name}: is an ensemble, not a member of one; join its members")
+        models.append(_load_run(folder / name, own))
+    if not path.is_file():
+        raise ModelError(
+            f"{folder}: its training is not finished, {path.name} is not there; go on with --resume"
+        )
+    content = read_json(path, ENSEMBLE_FORMAT)
+    try:
+        content["calibration"] = calibration_of_earlier_version(content["calibration"])
+    except (AttributeError, KeyError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read ({error}); train again") from error
+    calibration = record(_EnsembleFile, content, path).calibration
+    members = tuple(ensemble_member(model) for model in models)
+    for one in members:
+        final = one.calibration(calibration)
+        if final is not None and isinstance(one.head, SparseGP):
+            try:
+                final.check(one.head.settings.variant.rule)
+            except ValueError as error:
+                raise ModelError(f"{path}: {error} of {one.folder}; train again") from error
+    names = Counter(model.provenance.name for model in models)
+    calibrated = _calibration(calibration, about.get("site"), " of members and of their mixture")
+    return _model(
+        folder,
+        about,
+        members=members,
+        calibration=calibration,
+        name=f"{', '.join(f'{count} x {name}' for name, count in names.items())}, mixture",
+        weights=[path.read_bytes(), *(model.provenance.weights.encode() for model in models)],
+        calibrated=calibrated or "; ".join(sorted({m.provenance.calibration for m in models} - {""})),
+    )
+
+
+def ensemble_member(model: TrainedModel) -> Member:
+    """Convert a single run to a member of an ensemble."""
+    return replace(model.members[0], own=model.members[0].head.calibration)
+
+
+def samples_each(samples: int, members: int) -> int:
+    """Number of posterior samples of each member, about `samples` over all members."""
+    return samples if members == 1 else min(samples, max(samples // members, LEAST_SAMPLES))
+
+
+def save_calibration(model: TrainedModel, calibration: Calibration, folder: Path) -> None:
+    """Write the calibration of the model, for a single run with its head; it marks `folder` as finished."""
+    if len(model.members) > 1:
+        write_ensemble(calibration, folder)
+        return
+    head = model.members[0].head
+    head.calibration = calibration
+    if isinstance(head, MultimodalHead):
+        head.save(folder)
+    else:
+        save_head(head, folder)
+
+
+def write_ensemble(calibration: Calibration | None, folder: Path) -> None:
+    """Write the joint calibration of an ensemble; this marks `folder` as finished."""
+    write_json(folder / ENSEMBLE, asdict(_EnsembleFile(ENSEMBLE_FORMAT, calibration)))

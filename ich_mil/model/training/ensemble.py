@@ -1,0 +1,165 @@
+"""Join finished runs to an ensemble, whose posterior samples are pooled and calibrated jointly.
+
+In: finished runs. Out: a folder with a model for `predict`, `validate` and `serve`:
+
+    run.json          that of the first member, with the list `members` and, in `joined`, their origins
+    splits.csv        joint split of the scans of all members
+    member_0/ ...     one run per member
+    cnn_sigmoid.json  calibration of the mean CNN probability in result tables
+    ensemble.json     joint calibration; written last, it marks the ensemble as finished
+
+The joint calibration is fitted to scans held out by all members: their common validation scans. Where no
+member has validation scans and all were fitted to the same scans, it is fitted to held-out folds of these.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from ich_mil.config import RunConfig
+from ich_mil.errors import ConfigError, ModelError, named
+from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
+from ich_mil.files import alone, digest, write_json
+from ich_mil.gp.calibration import Calibration
+from ich_mil.gp.fit_calibration import calibrating, held_out_logits
+from ich_mil.model.copying import copy_run
+from ich_mil.model.folder import check_new, read_run, run_config
+from ich_mil.model.model import Member, TrainedModel, bags_of
+from ich_mil.model.storage import ensemble_member, load_model, samples_each, write_ensemble
+from ich_mil.model.training.training_sets import has_single_slices, head_scans, in_slices, training_views
+from ich_mil.multimodal.head import MultimodalHead
+from ich_mil.progress import say
+from ich_mil.ranks import device
+from ich_mil.sets.features import FeatureSet
+from ich_mil.sets.splits import SPLITS, keys_of, load_splits, scan_keys, write_splits
+
+
+def join_runs(runs: Sequence[Path], out: Path) -> None:
+    """Join finished runs or ensembles to one model in `out`, which holds a copy of each.
+
+    Raises:
+        ConfigError: `out` holds a run already; fewer than two members; a member given twice.
+        ModelError: a run that is not finished, is recalibrated, or differs from the first in its kind of
+            input (pictures or features).
+        DataError: features of the common held-out scans cannot be read, or are of different slices.
+    """
+    with alone(out, doing="writing"):
+        check_new(out, "joined")
+        models = _load(runs)
+        folders = [member.folder for model in models for member in model.members]
+        tables = [load_splits(folder / "splits.csv") for folder in folders]
+        names = [f"member_{number}" for number in range(len(folders))]
+        about = read_run(models[0].folder)
+        samples = max(read_run(folder)["config"]["samples"] for folder in folders)
+        about |= {
+            "config": about["config"] | {"members": len(folders), "samples": samples},
+            "config_hash": digest(*(read_run(folder)["config_hash"].encode() for folder in folders)),
+            "trained_on": "; ".join(dict.fromkeys(read_run(folder)["trained_on"] for folder in folders)),
+            "members": names,
+            "joined": [str(folder) for folder in folders],
+        }
+        write_json(out / "run.json", about)
+        write_splits(joint_splits(tables), out / "splits.csv")
+        for folder, name in zip(folders, names, strict=True):
+            copy_run(folder, out / name)
+        finish(out, [run_config(folder) for folder in folders])
+    say(f"{out}: {len(folders)} members; use it as --model")
+
+
+def _load(runs: Sequence[Path]) -> list[TrainedModel]:
+    """Load the models of these runs and check that they can be joined."""
+    models: list[TrainedModel] = []
+    for run in runs:
+        model = load_model(run)
+        if "site" in read_run(run):
+            raise ModelError(
+                f"{run}: is recalibrated to a site; join the run it was made of, and recalibrate the ensemble"
+            )
+        first = models[0] if models else model
+        first.check_input(pictures=model.members[0].cnn is not None)
+        if same := [other.folder for other in models if other.provenance.weights == model.provenance.weights]:
+            raise ConfigError(f"{run}: is the same model as {same[0]}; name it once")
+        models.append(model)
+    if sum(len(model.members) for model in models) < 2:
+        raise ConfigError("an ensemble needs at least two finished runs")
+    return models
+
+
+def joint_splits(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Combine the `splits.csv` of all members.
+
+    A scan belongs to the first split, in the order of `SPLITS`, that any member has assigned to a scan of its
+    patient: a scan is held out only if every member has held out its patient.
+    """
+    table = pd.concat(tables, ignore_index=True)
+    table = table.sort_values("split", key=lambda split: split.map(SPLITS.index), kind="stable")
+    table = table.drop_duplicates("scan").sort_index(ignore_index=True)
+    rows = [*zip(table.scan, table.patient, table.content, strict=True)]
+    for split in SPLITS[:-1]:
+        before = -1
+        while before != (count := int((table.split == split).sum())):
+            before, known = count, keys_of(table[table.split == split].set_index("scan"))
+            later = table.split.map(SPLITS.index) > SPLITS.index(split)
+            again = np.array([not scan_keys(*row).isdisjoint(known) for row in rows])
+            table.loc[later & again, "split"] = split
+    return table
+
+
+def finish(out: Path, runs: Sequence[RunConfig]) -> None:
+    """Fit the joint calibration of the members in `out/member_0`, ... and mark `out` as finished.
+
+    `runs` locate the members' training features.
+    """
+    config, names = read_run(out)["config"], read_run(out)["members"]
+    members = [ensemble_member(load_model(out / name)) for name in names]
+    tables = [load_splits(out / name / "splits.csv") for name in names]
+    samples = samples_each(config["samples"], len(members))
+    used = [
+        head_scans(training_views([run], table.scan.tolist()).features, table, run)
+        for run, table in zip(runs, tables, strict=True)
+    ]
+    refit = all(one.watch is None for one in used)
+    scans = [one.learn if refit else one.watch or [] for one in used]
+    common = [scan for scan in scans[0] if all(scan in own for own in map(set, scans))]
+    joint = None
+    if not common or (refit and len({frozenset(own) for own in scans}) > 1):
+        say(f"{out}: no scans are held out from all members; the mixture keeps their own calibrations")
+    else:
+        views = training_views(runs, common)
+        features = views.features
+        if all(member.own for member in members):
+            pairs = zip(members, views.members, runs, strict=True)
+            logits = torch.cat([_held_out(*pair, samples, refit=refit) for pair in pairs], 1)
+            rule = members[0].head.settings.variant.rule
+            bags = features.as_slices(in_slices(runs[0], features)) if refit else features
+            mixed = refit and has_single_slices(runs[0])
+            places = calibrating(bags.offsets, bags.labels) if mixed else slice(None)
+            of_scan, of_slices = logits[:, :, places]
+            joint = Calibration.fit(of_scan, of_slices, bags.labels[places], rule=rule)
+        sigmoid = CnnSigmoid.fit(features.cnn_scan, features.labels)
+        if sigmoid:
+            sigmoid.save(out / CNN_SIGMOID)
+    write_ensemble(joint, out)
+
+
+def _held_out(member: Member, view: FeatureSet, run: RunConfig, samples: int, *, refit: bool) -> Tensor:
+    """Logits (2, L, B) of held-out scans after the member's own calibration.
+
+    With `refit`, these are cross-fitted logits of the scans the head was fitted to: heads of the same
+    settings are fitted to the other folds.
+    """
+    if not refit:
+        return member.logits(view, samples)
+    view = view.as_slices(in_slices(run, view))
+    with named(member.folder):
+        if isinstance(member.head, MultimodalHead):
+            both = member.head.held_out_logits(view, samples, device=device())
+        else:
+            bags = bags_of(view).to(device())
+            both = held_out_logits(bags, member.head.settings, patients=view.patients, samples=samples)
+    assert member.own is not None  # checked by `finish`
+    return member.own.logits(both)

@@ -1,0 +1,40 @@
+"""Check of the output folder of a training: empty, or the same run to resume; importable without torch."""
+
+from typing import Any
+
+from ich_mil.config import PLACES, RunConfig
+from ich_mil.errors import ConfigError
+from ich_mil.model.folder import derivation, read_run
+
+MADE = ("cnn", "cnn.json", "features", "head.json")
+"""Files and folders of the steps after `run.json`, by which a resumed training skips finished steps."""
+
+
+def check_folder(config: RunConfig, resume: bool) -> None:
+    """Raise `ConfigError` if `out` holds another run or, without `resume`, any run."""
+    if not (config.out / "run.json").is_file():
+        if foreign := [name for name in MADE if (config.out / name).exists()]:
+            raise ConfigError(
+                f"{config.out}: holds {', '.join(foreign)} but no run.json; choose another --out"
+            )
+        return
+    if not resume:
+        raise ConfigError(
+            f"{config.out}: holds a run already; add --resume to continue it, or choose another --out"
+        )
+    old = read_run(config.out)
+    if kind := derivation(old):
+        raise ConfigError(f"{config.out}: is a {kind} model, not a training; choose another --out")
+    if fields := ", ".join(_differences(old["config"], config.as_dict())):
+        raise ConfigError(f"{config.out}: was started with other settings ({fields}); choose another --out")
+
+
+def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    names = []
+    for name in sorted((set(old) | set(new)) - set(PLACES)):
+        a, b = old.get(name), new.get(name)
+        if isinstance(a, dict) and isinstance(b, dict):
+            names += _differences(a, b, f"{prefix}{name}.")
+        elif a != b:
+            names.append(f"{prefix}{name}")
+    return names

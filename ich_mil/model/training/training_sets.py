@@ -1,0 +1,195 @@
+"""Training sets of a run: preparation, joint access, and selection of scans for training and calibration.
+
+In: a `RunConfig`. Out: a `PreparedSet` that joins all sets of pictures; ids of selected scans.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ich_mil.config import RunConfig
+from ich_mil.errors import DataError, named
+from ich_mil.files import digest
+from ich_mil.gp.fit_calibration import calibrating
+from ich_mil.network.training.set_settings import SetSettings
+from ich_mil.progress import say_once
+from ich_mil.sets.extras import Extras
+from ich_mil.sets.features import FeatureSet, read_feature_table, read_features
+from ich_mil.sets.labels import UNKNOWN
+from ich_mil.sets.preparation.prepare import prepare
+from ich_mil.sets.store import PreparedSet, joined, open_prepared
+from ich_mil.sets.views import Views
+
+LEAST_WATCHED = 20
+"""Minimum of validation scans with several slices to calibrate a head that also learns single slices."""
+
+
+def prepare_set(one: SetSettings, name: str, config: RunConfig, *, jobs: int) -> PreparedSet:
+    """Prepare a set of pictures into the folder `name` below `config.prepared`."""
+    assert one.layout != "features"  # feature tables are not prepared
+    return prepare(
+        one.layout,
+        one.path,
+        config.prepared / name,
+        jobs=jobs,
+        window=one.picture_window,
+        contrast_words=config.contrast_words,
+    )
+
+
+def prepare_training(config: RunConfig, *, jobs: int) -> PreparedSet:
+    """Prepare all sets to train on, and join them. `DataError`: a scan or slice is in two sets."""
+    sets = config.training_sets
+    return joined([prepare_set(one, name, config, jobs=jobs) for name, one in sets.items()])
+
+
+def open_training(config: RunConfig) -> PreparedSet:
+    """Open the joined sets that `prepare_training` has written."""
+    return joined([open_prepared(config.prepared / name) for name in config.training_sets])
+
+
+def training_extras(config: RunConfig, scans: Iterable[str]) -> Extras:
+    """Inputs beside the slices of the training scans `scans`, from all training sets."""
+    found, scans = Extras(), list(scans)
+    for name, one in config.training_sets.items():
+        if one.has_extras:
+            prepared = None if one.layout == "features" else open_prepared(config.prepared / name)
+            own = scans if prepared is None else [scan for scan in scans if scan in prepared.scans.index]
+            found |= one.extras.read(own, prepared)
+    return found
+
+
+def training_views(runs: Sequence[RunConfig], scans: list[str]) -> Views:
+    """Read the features of these scans of the common training set of several finished runs."""
+    views, paths = [], []
+    for run in runs:
+        one, of_table = run.train, run.train.layout == "features"
+        paths.append(one.path if of_table else run.out / "features" / "train.safetensors")
+        with named(paths[-1]):
+            every = read_feature_table(paths[-1], one.columns) if of_table else read_features(paths[-1])
+            features = every.select(scans)
+        views.append(replace(features, extras=training_extras(run, scans)))
+    return Views.of(views, paths)
+
+
+def in_slices(config: RunConfig, features: FeatureSet | None = None) -> set[str]:
+    """Scans to be split into single slices for training: in sets with `slice_labels`, fully labelled scans.
+
+    `features` are those of a run on a feature table. `DataError`: a set with `slice_labels` has no such scan.
+    """
+    return {*_labelled_slices(config, features).scan}
+
+
+def has_single_slices(config: RunConfig) -> bool:
+    """Whether the training sets include a set of single labelled slices (layout `slices`)."""
+    return any(one.layout == "slices" for one in config.training_sets.values())
+
+
+def heads_only(config: RunConfig) -> set[str]:
+    """Scans of training sets with `networks: false`, used for heads but not for networks."""
+    sets = [name for name, one in config.training_sets.items() if not one.networks]
+    return {scan for name in sets for scan in open_prepared(config.prepared / name).table.scan}
+
+
+def trained_on(config: RunConfig, splits: pd.DataFrame) -> str:
+    """Describe the training sets, as in 'RSNA: 2,001 labelled slices, 601 positive; CT-ICH: 55 scans, ...'.
+
+    `splits` has the columns scan, label, split; scans of the split `test` are not counted.
+    """
+    learned = splits[splits.split != "test"]
+    parts = []
+    for name, one in config.training_sets.items():
+        own = learned
+        if one.layout != "features":
+            own = learned[learned.scan.isin(open_prepared(config.prepared / name).scans.index)]
+        what = "labelled slices" if one.layout == "slices" else "scans"
+        head = "" if one.networks else " (heads alone)"
+        positive = int((own.label == 1).sum())
+        parts.append(f"{one.name or one.path.name}: {len(own):,} {what}, {positive:,} positive{head}")
+    return "; ".join(parts)
+
+
+def slice_labels_digest(config: RunConfig) -> str:
+    """Digest of the slice labels used for training by a run on pictures; '' where there are none."""
+    rows = _labelled_slices(config, None)
+    return digest(rows.to_csv(index=False).encode()) if len(rows) else ""
+
+
+def _labelled_slices(config: RunConfig, features: FeatureSet | None) -> pd.DataFrame:
+    """Slices with labels of their own in training: columns scan, sop, slice_label."""
+    columns = ["scan", "sop", "slice_label"]
+    found: list[pd.DataFrame] = []
+    for name, one in config.training_sets.items():
+        if not one.slice_labels:
+            continue
+        if one.layout == "features":
+            assert features is not None  # given for a run on a feature table
+            sizes = features.offsets.diff().numpy()
+            values = (np.repeat(features.scans, sizes), features.slice_names, features.slice_labels.numpy())
+            table = pd.DataFrame(dict(zip(columns, values, strict=True)))
+        else:
+            table = open_prepared(config.prepared / name).table[columns]
+        whole = (table.slice_label != UNKNOWN).groupby(table.scan).transform("all")
+        if not whole.any():
+            raise DataError(
+                f"{one.path}: slice_labels is set, but no scan has a label for each slice; leave it out"
+            )
+        found.append(table[whole])
+    return pd.concat(found) if found else pd.DataFrame(columns=columns)
+
+
+class HeadScans(NamedTuple):
+    """Ids of the scans that a head is fitted to (`learn`), and of early stopping and calibration (`watch`).
+
+    `watch` is None for calibration on held-out folds of `learn`.
+    """
+
+    learn: list[str]
+    watch: list[str] | None
+
+
+def head_scans(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) -> HeadScans:
+    """Select the scans for the fit of a head (split `train`) and its calibration (split `validation`).
+
+    If the training sets include single slices, only validation scans with several slices are used for
+    calibration: bags of one slice would calibrate the probability of a slice. With fewer than `LEAST_WATCHED`
+    such scans the head is fitted to both splits and calibrated on folds.
+
+    `features` are of all scans; `splits` has the columns scan, split.
+    """
+    learn, held = (splits.scan[splits.split == split].tolist() for split in ("train", "validation"))
+    if not held or not has_single_slices(config):
+        return HeadScans(learn, held or None)
+    size = dict(zip(features.scans, features.offsets.diff().tolist(), strict=True))
+    watch = [scan for scan in held if size[scan] > 1]
+    if len(watch) < LEAST_WATCHED:
+        say_once(
+            f"{len(watch)} validation scans of several slices are too few to calibrate on: the head is "
+            "fitted to them too, and calibrated on held-out folds"
+        )
+        return HeadScans(learn + held, None)
+    return HeadScans(learn, watch)
+
+
+def whole_scans(features: FeatureSet, scans: list[str], config: RunConfig) -> list[str]:
+    """Select the held-out scans for evaluation: scans with several slices.
+
+    All of `scans` are selected if no training set consists of single slices, or if the scans with several
+    slices do not have both labels. `features` are of these scans, possibly among others.
+    """
+    if not has_single_slices(config):
+        return scans
+    chosen = features.select(scans)
+    return [scans[place] for place in calibrating(chosen.offsets, chosen.labels).tolist()]
+
+
+def unseen_by_network(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) -> list[str]:
+    """Scans of `whole_scans` that the network was not trained on; empty for a run on features."""
+    if config.train.layout == "features":
+        return []
+    unseen = {*splits.scan[splits.split != "train"], *heads_only(config)}
+    scans = [scan for scan in features.scans if scan in unseen]
+    return whole_scans(features, scans, config) if scans else []

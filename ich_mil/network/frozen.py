@@ -1,0 +1,171 @@
+"""Frozen CNN: save and load a trained CNN, and extract its features for the Gaussian process.
+
+A saved CNN consists of `cnn.safetensors` (weights) and `cnn.json` (settings of encoder and pooling, format
+version). Neither file can execute code.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import pandas as pd
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ich_mil.errors import ModelError
+from ich_mil.files import digest, whole_file, write_json
+from ich_mil.kernels.segments import take_bags
+from ich_mil.model_files import read_json, read_tensors, record
+from ich_mil.network.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.network.bags import Batch, ScanDataset
+from ich_mil.network.encoder_parts import split_encoder
+from ich_mil.network.loader import loader
+from ich_mil.network.slice_encoders import EncoderSettings
+from ich_mil.progress import progress
+from ich_mil.ranks import Ranks, these_ranks
+from ich_mil.sets.features import FeatureSet, check_features, made_from, read_features, write_features
+from ich_mil.sets.store import PreparedSet
+
+FORMAT = "ich_mil.cnn.2"
+EXTRACTION = 4
+"""Version of the output of `extract_features`; stored features of another version are recomputed."""
+
+
+@dataclass(frozen=True)
+class _CnnFile:
+    """Content of `cnn.json`."""
+
+    format: str
+    encoder: EncoderSettings
+    settings: CnnSettings
+
+    def __post_init__(self) -> None:
+        if self.encoder.weights is not None:  # trained weights replace the initial weights
+            raise ValueError("encoder.weights must be null, the weights are in cnn.safetensors")
+
+
+def save_cnn(model: AttentionCnn, folder: str | Path) -> None:
+    """Write `cnn.safetensors` and `cnn.json` into `folder`."""
+    folder = Path(folder)
+    with whole_file(folder / "cnn.safetensors") as temporary:
+        save_file({name: value.contiguous() for name, value in model.state_dict().items()}, temporary)
+    about = _CnnFile(FORMAT, replace(model.encoder_settings, weights=None), model.settings)
+    write_json(folder / "cnn.json", asdict(about))
+
+
+def load_cnn(folder: str | Path) -> AttentionCnn:
+    """Load a CNN written by `save_cnn`, in evaluation mode. `ModelError` if the files hold none."""
+    path = Path(folder) / "cnn.json"
+    about = record(_CnnFile, read_json(path, FORMAT), path)
+    model, path = AttentionCnn(about.encoder, about.settings), path.with_suffix(".safetensors")
+    state, _ = read_tensors(path)
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise ModelError(f"{path}: does not hold the CNN of cnn.json ({reason}); train again") from error
+    return model.eval()
+
+
+def stored_features(
+    path: Path, model: AttentionCnn, prepared: PreparedSet, scans: Sequence[str], *, workers: int = 0
+) -> FeatureSet:
+    """Run `extract_features` with a cache file, which is reused if CNN, pictures and labels are unchanged."""
+    state = model.state_dict()
+    weights = [state[name].cpu().numpy().tobytes() for name in sorted(state)]
+    about = json.dumps(
+        [EXTRACTION, prepared.fingerprint, asdict(model.encoder_settings), list(scans)]
+    ).encode()
+    source = digest(about, *weights)
+    if made_from(path, source):
+        return read_features(path)
+    features = extract_features(model, prepared, scans, workers=workers)
+    if these_ranks().first:
+        write_features(features, path, source=source)
+    return features
+
+
+@torch.inference_mode()
+def extract_features(
+    model: AttentionCnn, prepared: PreparedSet, scans: Sequence[str], *, workers: int = 0
+) -> FeatureSet:
+    """Run the frozen CNN over whole scans, one at a time, on the device of the model.
+
+    The computation is in float32 on every device, so that a head fitted to features from a GPU gets the same
+    features on a CPU. The ranks divide the scans among them, and every rank returns the features of all
+    scans. `workers` processes read scans ahead. `ValueError` if the model is in training mode.
+    """
+    if model.training:
+        raise ValueError("features are of a model in evaluation mode; call its eval()")
+    device, ranks = next(model.parameters()).device, these_ranks()
+    reads, pictures = model.encoder_settings, model.pictures()
+    dataset = ScanDataset(prepared, scans, crop=reads.crop)
+    sizes = dataset.sizes
+    mine = ranks.share(sizes)
+    batches: Iterable[Batch] = loader(
+        dataset, workers=workers, steps=[[place] for place in mine.tolist()], device=device
+    )
+    if ranks.first:  # the ranks have equal shares, so one progress bar represents all
+        batches = progress(batches, total=len(mine), what="extract features")
+    found: list[tuple[Tensor, ...]] = []
+    parts = split_encoder(model.encoder, channels=reads.n_channels, size=reads.size, side=reads.size // 8)
+    blocks = len(parts.first)
+    # by default cuDNN rounds the inputs of convolutions to TF32, with a significand of 11 bits
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        for batch in batches:
+            here = batch.to(device)
+            # The results stay on the GPU, otherwise the host would wait for each scan. They are cloned,
+            # because views would keep the memory of the whole inference.
+            maps = model.frozen_maps(pictures(here), blocks=blocks)
+            output = model.classify(maps, here.offsets, blocks=blocks)
+            found.append((*(part.clone() for part in output), texture_of(maps)))
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+    shapes = [(), (), (), (model.classifier.in_features,), (2 * parts.channels,)]
+    scan_logit, slice_logit, attention, x, texture = _together(found, mine, offsets, shapes, ranks)
+    table = pd.concat([prepared.slices(scan) for scan in scans])
+    about = prepared.scans.loc[list(scans)]
+    features = FeatureSet(
+        x=x,
+        offsets=offsets,
+        scans=list(scans),
+        patients=about.patient.tolist(),
+        labels=torch.tensor(about.label.tolist()),
+        slice_names=table.sop.tolist(),
+        slice_labels=torch.tensor(table.slice_label.tolist()),
+        positions=torch.tensor(table.position.tolist(), dtype=torch.float32),
+        cnn_scan=scan_logit.sigmoid(),
+        cnn_slice=slice_logit.sigmoid(),
+        attention=attention,
+        positions_mm=torch.tensor(table.position_mm.tolist(), dtype=torch.float64),
+        texture=texture,
+    )
+    check_features(features, str(prepared.folder))
+    return features
+
+
+def texture_of(maps: Tensor) -> Tensor:
+    """Mean and deviation (n, 2F) of low maps (n, F, h, w): noise, sharpness and contrast of the slices."""
+    return torch.cat([maps.mean((2, 3)), maps.std((2, 3), correction=0)], 1)
+
+
+def _together(
+    found: Sequence[tuple[Tensor, ...]],
+    mine: Tensor,
+    offsets: Tensor,
+    shapes: Sequence[tuple[int, ...]],
+    ranks: Ranks,
+) -> list[Tensor]:
+    """Gather the results of all ranks on the CPU, as a sum of arrays that are zero outside a rank's share.
+
+    `found` has a tuple for each of the scans `mine`: its first tensor has one row per scan, the others have
+    one row per slice, of the given shapes.
+    """
+    n_bags, n = len(offsets) - 1, int(offsets[-1])
+    whole = [torch.zeros(n if k else n_bags, *shape) for k, shape in enumerate(shapes)]
+    if found:
+        rows, _ = take_bags(offsets, mine)
+        for k, (to, parts) in enumerate(zip(whole, zip(*found, strict=True), strict=True)):
+            to[rows if k else mine] = torch.cat(parts).cpu()
+    return [ranks.total(one) for one in whole]

@@ -1,0 +1,98 @@
+"""Cohort page: worklist of all scans, sorted by decision and probability, as one HTML document.
+
+Studies without a prediction and files outside any known study are listed above the worklist, so that no input
+is dropped silently. DICOM texts such as the patient's name appear only where `texts` are given.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from ich_mil.ledger import MARK, Code, decision_words, in_no_study, problems, routine
+from ich_mil.model.predictions import Results, ScanResult, worklist
+from ich_mil.pages.page import percent, render
+from ich_mil.pages.study_page import Neighbours
+from ich_mil.pages.words import by_drop, span
+
+TEXTS = ("PatientName", "PatientID", "StudyDate", "AccessionNumber")
+"""DICOM texts shown for each scan, in this order, where they are given."""
+MAX_RUNS = 2
+"""Number of runs named in a row; the study page shows all runs."""
+
+
+def neighbours(results: Results, links: Mapping[str, str]) -> dict[str, Neighbours]:
+    """Addresses of the worklist and of the studies before and after each scan, in reading order."""
+    pages = [links[scan.scan] for scan in worklist(results)]
+    around = zip(["", *pages[:-1]], [*pages[1:], ""], strict=True)
+    return {
+        scan.scan: Neighbours("index.html", before, after)
+        for scan, (before, after) in zip(worklist(results), around, strict=True)
+    }
+
+
+def render_cohort(
+    results: Results,
+    links: Mapping[str, str],
+    *,
+    title: str,
+    texts: Mapping[str, Mapping[str, str]] = {},
+) -> str:
+    """Render the cohort page as one HTML document.
+
+    Args:
+        results: predictions of all scans and their ledger.
+        links: relative address of the page of each scan; a scan without an address has no link.
+        title: heading of the page.
+        texts: DICOM texts of each scan by keyword; the keywords in `TEXTS` are shown.
+
+    Raises:
+        ValueError: a link is not relative.
+    """
+    scans = worklist(results)
+    about = defaultdict(list)
+    for line in results.ledger:
+        about[line.scan].append(line)
+    missing = {
+        scan: problems(line for line in about[scan] if line.code != Code.SCAN_EMPTY)
+        for scan in dict.fromkeys(line.scan for line in results.ledger if line.code == Code.SCAN_EMPTY)
+    }
+    stray = in_no_study(results.ledger)
+    above = set(stray)
+    return render(
+        "cohort.html.j2",
+        script="cohort.js",
+        title=title,
+        results=results,
+        counts=Counter(scan.decision for scan in scans),
+        words=decision_words(results.decided_by),
+        marks=MARK,
+        rows=[
+            {
+                "scan": scan,
+                "link": links.get(scan.scan, ""),
+                "runs": _runs(scan),
+                "problems": problems(scan.ledger),
+                "texts": [own[name] for name in TEXTS if name in (own := texts.get(scan.scan, {}))],
+            }
+            for scan in scans
+        ],
+        flagged=sum(bool(problems(scan.ledger)) for scan in scans),
+        labelled=any(scan.label is not None for scan in scans),
+        missing=missing,
+        places={line.scan: line.file for line in results.ledger if line.code == Code.SCAN_EMPTY},
+        n_stray=len(stray),
+        stray=problems(stray),
+        other=[
+            line
+            for tell in (problems, routine)
+            for line in tell(e for e in results.ledger if e.scan not in missing and e not in above)
+        ],
+    )
+
+
+def _runs(scan: ScanResult) -> list[str]:
+    named = [
+        span(run.first, run.last) + ("" if run.scan_without is None else f" ({percent(run.scan_without)})")
+        for run in by_drop(scan)[:MAX_RUNS]
+    ]
+    more = len(scan.runs) - len(named)
+    return [*named, *([f"{more} more"] if more else [])]

@@ -1,0 +1,202 @@
+"""Study page: result, main slices and slice viewer of one scan, in one HTML file that needs no network.
+
+DICOM texts, such as names, file names and the details of the ledger, are left out unless `texts` are given.
+Summary, strip and top slices work without a script and print on one page; the viewer needs the page's own
+script (`templates/viewer.js`).
+
+Shapes: n slices of H, W pixels.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ich_mil.gp.counterfactual import slice_runs
+from ich_mil.ledger import MARK, Code, decision_words, problems, routine
+from ich_mil.model.maps import ScanMaps
+from ich_mil.model.predictions import Provenance, ScanResult, SliceResult
+from ich_mil.pages.page import embedded, percent, render
+from ich_mil.pages.pictures import FAINT, WINDOWS, Overlay, overlay, overview, slice_pictures
+from ich_mil.pages.strip import make_strip
+from ich_mil.pages.words import drivers, extra_names, kinds, numbers, unlike
+from ich_mil.study.geometry.planes import Edges
+from ich_mil.study.head_box import HeadBox, head_box
+
+EVEN = 0.1
+"""Largest relative deviation of slice distances from their median at which overviews are shown."""
+TOP_SLICES = 4
+"""Number of slices shown as pictures without the viewer, and in print."""
+MAX_LEDGER = 500
+"""Largest number of ledger lines on the page; `predictions.json` contains all lines."""
+PROBLEMS_ON_PAPER = 5
+"""Largest number of input problems in print; the screen shows all of them."""
+OVERLAYS = {"mean": "evidence", "std": "uncertainty"}
+"""Name on the page of each attribute of `ScanMaps`."""
+SIDES = {"R": "right", "L": "left", "A": "front", "P": "back", "H": "head", "F": "feet"}
+"""Sides of the patient by the letter at the edge of a picture (DICOM PS3.3 C.7.6.1.1.1)."""
+
+
+class Neighbours(NamedTuple):
+    """Relative addresses of the worklist and of the studies before and after one; empty: there is none."""
+
+    worklist: str
+    previous: str = ""
+    next: str = ""
+
+
+def render_study(
+    scan: ScanResult,
+    model: Provenance,
+    decided_by: str,
+    hu: np.ndarray,
+    maps: ScanMaps | None,
+    *,
+    edges: Sequence[Edges | None] = (),
+    texts: Mapping[str, str] = {},
+    spacing_mm: tuple[float, float] | None = None,
+    run_link: str = "",
+    neighbours: Neighbours | None = None,
+) -> str:
+    """Render the study page as one HTML document.
+
+    Args:
+        scan: prediction of the scan.
+        model: provenance of the model.
+        decided_by: description of the decision rule behind `scan.decision`.
+        hu: (n, H, W) int16 HU, lowest slice first.
+        maps: heatmaps of some slices, if any.
+        edges: sides of the patient at the edges of each slice's picture; None or empty marks none.
+        texts: DICOM texts to show, such as 'PatientName', with arbitrary content.
+        spacing_mm: distance of the rows and of the columns of a slice, mm; None hides the overviews.
+        run_link: relative address of the run's page, if any.
+        neighbours: relative addresses of the worklist and its neighbouring studies, if any.
+
+    Raises:
+        ValueError: pictures or edges do not fit the slices, or `run_link` is not relative.
+    """
+    edges = edges or [None] * len(scan.slices)
+    if not len(hu) == len(scan.slices) == len(edges):
+        raise ValueError(f"{len(hu)} pictures and edges of {len(edges)} for {len(scan.slices)} slices")
+    pictures, box = slice_pictures(hu), head_box(hu)
+    planes = _overviews(scan, hu, box, spacing_mm)
+    overlays = {} if maps is None else {of: overlay(maps, of, hu.shape[1:]) for of in OVERLAYS}
+    mapped = [] if maps is None else [int(place) for place in maps.slices]
+    likely = sorted(scan.slices, key=lambda one: (one.slice not in mapped, -one.probability, one.slice))
+    return render(
+        "study.html.j2",
+        script="viewer.js",
+        scan=scan,
+        model=model,
+        decided_by=decided_by,
+        texts=texts,
+        run_link=run_link,
+        neighbours=neighbours,
+        planes=planes,
+        result=decision_words(decided_by)[scan.decision],
+        mark=MARK[scan.decision],
+        drivers=drivers(scan),
+        problems=problems(scan.ledger),
+        unlike=unlike(scan),
+        extras=_extras(scan),
+        kinds=kinds(scan),
+        routine=routine(scan.ledger),
+        max_ledger=MAX_LEDGER,
+        on_paper=PROBLEMS_ON_PAPER,
+        strip=make_strip(scan, mapped),
+        windows=WINDOWS,
+        overlays={OVERLAYS[of]: one for of, one in overlays.items()},
+        faint=FAINT,
+        mapped=_ranges(mapped, len(scan.slices)),
+        sides=_sides(edges),
+        top=[
+            _top(one, pictures, overlays, edges)
+            for one in sorted(likely[:TOP_SLICES], key=lambda one: one.slice)
+        ],
+        start=max(likely[:TOP_SLICES], key=lambda one: one.probability).slice,
+        labelled=any(one.label is not None for one in scan.slices),
+        rows=[_values(one) for one in scan.slices],
+        size=hu.shape[:0:-1],
+        data=embedded(
+            {
+                "pictures": pictures,
+                "edges": [one and one._asdict() for one in edges],
+                "overlays": {OVERLAYS[of]: one.pictures for of, one in overlays.items()},
+                "slices": [_values(one) for one in scan.slices],
+                "runs": [[run.first, run.last] for run in scan.runs],
+                "windows": WINDOWS,
+                "box": [
+                    box.left / hu.shape[2],
+                    box.top / hu.shape[1],
+                    box.right / hu.shape[2],
+                    box.bottom / hu.shape[1],
+                ],
+            }
+        ),
+    )
+
+
+def _extras(scan: ScanResult) -> list[dict[str, str]]:
+    return [
+        {
+            "name": name[0].upper() + name[1:],
+            "text": one.text,
+            "primary": percent(one.primary),
+            "without": percent(one.scan_without),
+        }
+        for one, name in zip(scan.extras, extra_names(scan), strict=True)
+    ]
+
+
+def _overviews(
+    scan: ScanResult, hu: np.ndarray, box: HeadBox, spacing_mm: tuple[float, float] | None
+) -> dict[str, str]:
+    """Coronal and sagittal overview of a scan with evenly spaced slices; empty for others."""
+    heights = [one.position_mm for one in scan.slices if one.position_mm is not None]
+    if spacing_mm is None or len(heights) < max(3, len(scan.slices)):
+        return {}
+    steps = np.diff(heights)
+    step = float(np.median(steps))
+    if step <= 0 or np.abs(steps - step).max() > EVEN * step:
+        return {}
+    return overview(hu, box, (step, *spacing_mm))
+
+
+def _values(one: SliceResult) -> dict[str, str]:
+    low, high = one.interval_95
+    return {
+        "place": "" if one.position_mm is None else f"{one.position_mm:.1f} mm",
+        "probability": percent(one.probability),
+        "interval": f"{percent(low)} to {percent(high)}",
+        "without": "–" if one.scan_without is None else percent(one.scan_without),
+        "label": {0: "no bleed", 1: "bleed", None: "–"}[one.label],
+        "corrections": ", ".join(Code(code).text for code in one.corrections) or "none",
+    }
+
+
+def _top(
+    one: SliceResult,
+    pictures: dict[str, list[str]],
+    overlays: dict[str, Overlay],
+    edges: Sequence[Edges | None],
+) -> dict[str, Any]:
+    return {
+        "number": one.slice + 1,
+        "edges": edges[one.slice],
+        "values": _values(one),
+        "picture": pictures["brain"][one.slice],
+        "evidence": overlays["mean"].pictures.get(one.slice) if overlays else None,
+    }
+
+
+def _sides(edges: Sequence[Edges | None]) -> str:
+    letters = {letter for one in edges if one for letter in one}
+    if not letters:
+        return "The orientation of the slices is unknown: no side of the patient is marked."
+    sides = ", ".join(f"{letter} {side}" for letter, side in SIDES.items() if letter in letters)
+    return f"Letters at the edges mark the sides of the patient: {sides}."
+
+
+def _ranges(places: list[int], n_slices: int) -> str:
+    """Format 0-based slice indices as '13–16, 20' for 12 to 15 and 19."""
+    return ", ".join(numbers(*run) for run in slice_runs(np.isin(np.arange(n_slices), places)))

@@ -1,0 +1,104 @@
+"""Sentences on the result of one scan, for its page and DICOM results.
+
+Every number in them is in `predictions.json`; slices are numbered from 1 here and from 0 there.
+"""
+
+from ich_mil.ledger import THRESHOLD
+from ich_mil.model.predictions import Run, ScanResult
+from ich_mil.pages.page import percent
+
+MAX_RUNS = 4
+"""Number of runs named in the summary; the strip shows all runs."""
+MAX_DRIVERS = 6
+"""Number of slices, sentences and covariates named in the summary together."""
+
+
+def unlike(scan: ScanResult) -> str:
+    """Warning for a scan unlike the training scans; '' within the limit or without an unlikeness score."""
+    if scan.unlikeness is None or scan.unlikeness <= 1:
+        return ""
+    return (
+        f"This scan is unlike the training scans ({scan.unlikeness:.1f} times the limit): "
+        "its probability may be wrong. Please look."
+    )
+
+
+def kinds(scan: ScanResult) -> list[str]:
+    """Sentences on the kinds of bleed, the most probable first."""
+    ordered = sorted(scan.kinds, key=lambda one: (-one.probability, one.name))
+    return [
+        f"{one.name}: {percent(one.probability)} (95 % interval {percent(one.interval_95[0])} to "
+        f"{percent(one.interval_95[1])}), mostly from {one.source} ({percent(one.share)} of the weight); "
+        f"held-out AUC {one.auc:.2f}"
+        for one in ordered
+    ]
+
+
+def numbers(first: int, last: int) -> str:
+    """Slice numbers from 1, as '13' or '13–18', for indices `first` to `last` from 0."""
+    return f"{first + 1}" if first == last else f"{first + 1}–{last + 1}"
+
+
+def span(first: int, last: int) -> str:
+    """As `numbers`, with the noun: 'slice 13' or 'slices 13–18'."""
+    return f"slice{'' if first == last else 's'} {numbers(first, last)}"
+
+
+def by_drop(scan: ScanResult) -> list[Run]:
+    """The runs, the most influential first: by the scan's probability without the run.
+
+    A run of all slices, without which no probability is left, comes before all others.
+    """
+    return sorted(scan.runs, key=lambda run: (run.scan_without is not None, run.scan_without or 0, run.first))
+
+
+def extra_names(scan: ScanResult) -> list[str]:
+    """Name of each of the scan's sentences and covariates: 'sentence 2', 'the covariates'."""
+    return [
+        f"sentence {number}" if one.kind == "sentence" else "the covariates"
+        for number, one in enumerate(scan.extras, 1)
+    ]
+
+
+def ranking(scan: ScanResult) -> list[tuple[float, str]]:
+    """What drove the scan's probability, by how far it would move without it, the furthest first.
+
+    Returns:
+        The scan's probability without it, and its name: a run of slices, a single slice if there is no run, a
+        sentence, or the covariates.
+    """
+    slices = [(run.scan_without, span(run.first, run.last)) for run in scan.runs] or [
+        (one.scan_without, span(one.slice, one.slice)) for one in scan.slices
+    ]
+    extras = [(one.scan_without, name) for one, name in zip(scan.extras, extra_names(scan), strict=True)]
+    known = [(value, name) for value, name in [*slices, *extras] if value is not None]
+    return sorted(known, key=lambda one: -abs(one[0] - scan.probability))
+
+
+def drivers(scan: ScanResult) -> list[str]:
+    """Sentences on the runs that determine the scan's probability, or on the highest slice without a run.
+
+    With sentences or covariates, the first `MAX_DRIVERS` of `ranking`.
+    """
+    without = "Without {} the scan's probability would be {}."
+    if scan.extras:
+        moving = [one for one in ranking(scan) if percent(one[0]) != percent(scan.probability)]
+        lines = [without.format(name, percent(value)) for value, name in moving[:MAX_DRIVERS]]
+        return lines or ["No slice, sentence or covariate alone changes the scan's probability."]
+    sentences = []
+    for run in by_drop(scan)[:MAX_RUNS]:
+        if run.scan_without is None:
+            sentences.append(f"All slices reach {percent(THRESHOLD)}.")
+        else:
+            sentences.append(without.format(span(run.first, run.last), percent(run.scan_without)))
+    if len(scan.runs) > MAX_RUNS:
+        sentences.append(f"{len(scan.runs) - MAX_RUNS} more runs: see the chart of slices.")
+    if not scan.runs:
+        top = max(scan.slices, key=lambda one: one.probability)
+        highest = f"the highest is slice {top.slice + 1} at {percent(top.probability)}"
+        sentences.append(f"No slice reaches {percent(THRESHOLD)}; {highest}.")
+        known = [(one.scan_without, one.slice) for one in scan.slices if one.scan_without is not None]
+        value, place = min(known, default=(scan.probability, 0))
+        if value < scan.probability and percent(value) != percent(scan.probability):
+            sentences.append(without.format(span(place, place), percent(value)))
+    return sentences

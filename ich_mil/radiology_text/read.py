@@ -1,0 +1,243 @@
+"""Reader of radiology reports from a table, a folder of texts, or DICOM objects.
+
+In: a CSV or Excel table with a text column; a folder of text files and DICOM objects; or a single such file.
+Out: `Report`s with their scan ids. Supported DICOM objects are structured reports (PS3.3 A.35) and
+encapsulated CDA documents (PS3.3 A.45.2); their scan id is the StudyInstanceUID. Other DICOM objects are
+counted.
+
+Error messages never quote a report, since its text may name the patient.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pandas as pd
+from pydicom import dcmread
+from pydicom.dataset import Dataset
+from pydicom.errors import InvalidDicomError
+
+from ich_mil.errors import DataError
+from ich_mil.sets.labels import EXCEL, name_some, read_excel
+
+MOST_CHARACTERS = 1_000_000
+"""Maximum length of a report; a long report has about 10,000 characters."""
+STRUCTURED_REPORTS = "1.2.840.10008.5.1.4.1.1.88."
+ENCAPSULATED_CDA = "1.2.840.10008.5.1.4.1.1.104.2"
+"""SOP classes (PS3.4 B.5); `STRUCTURED_REPORTS` is the common prefix of all structured reports."""
+_PREAMBLE = 128
+
+
+@dataclass(frozen=True)
+class Report:
+    """One radiology report.
+
+    Attributes:
+        name: report id.
+        scan: scan id; several reports may share a scan.
+        text: full text.
+    """
+
+    name: str
+    scan: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Column names of a table of reports; without a `scan` column, the report id is the scan id."""
+
+    report: str = "report"
+    text: str = "text"
+    scan: str = "scan"
+
+
+def read_reports(source: Path, columns: Columns | None = None) -> tuple[list[Report], int]:
+    """Read reports from a file or folder.
+
+    Args:
+        source: a table, a folder, or a single text or DICOM file.
+        columns: column names of a table.
+
+    Returns:
+        The reports in the order of the source, and the number of DICOM objects that are not reports.
+
+    Raises:
+        DataError: the source cannot be read, a text is empty, too long or not text, a column is missing, a
+            report has no id, or a document is an encapsulated PDF.
+    """
+    columns = columns or Columns()
+    others = 0
+    if source.is_dir():
+        read = [one for path in _files(source) for one in _read_file(path, source)]
+        others = read.count(None)
+        reports = [one for one in read if one is not None]
+    elif source.suffix.lower() in (".csv", *EXCEL):
+        reports = _read_table(source, columns)
+    elif source.is_file():
+        reports = [one for one in _read_file(source, source.parent) if one is not None]
+        others = 1 - len(reports)
+    else:
+        raise DataError(f"{source}: no such file or folder; name a table or a folder of reports")
+    if not reports:
+        raise DataError(f"{source}: holds no report; name a table or folder that does")
+    return reports, others
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Every file below a folder, sorted, except hidden files and DICOMDIR."""
+    for path in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.is_file() and not hidden and path.name != "DICOMDIR":
+            yield path
+
+
+def _read_table(path: Path, columns: Columns) -> list[Report]:
+    table = _headed(read_excel(path)) if path.suffix.lower() in EXCEL else _csv(path)
+    for wanted, option in ((columns.report, "report"), (columns.text, "text")):
+        if (count := list(table.columns).count(wanted)) != 1:
+            # the message omits the column names: without a header, the first line is a report
+            raise DataError(
+                f"{path}: has {'several columns' if count else 'no column'} {wanted!r}; name the right one "
+                f"with --{option}-column"
+            )
+    given = table[columns.scan] if columns.scan in table else table[columns.report]
+    reports = []
+    rows = zip(table.index, table[columns.report], given, table[columns.text], strict=True)
+    for line, name, scan, text in rows:
+        where = f"{path}: line {line}"
+        name, scan = name.strip(), scan.strip()
+        if not name or not scan:
+            raise DataError(f"{where}: has no {'report' if not name else 'scan'}; give every row an id")
+        reports.append(Report(name, scan, _checked(text, where)))
+    if columns.scan in table and len(twice := table[columns.report][table[columns.report].duplicated()]):
+        raise DataError(f"{path}: reports listed twice: {name_some(list(twice))}; leave one row for each")
+    return reports
+
+
+def _csv(path: Path) -> pd.DataFrame:
+    """Read a CSV table as text; its index is the row number, with the header in row 1."""
+    text = _decoded(_bytes(path), path)
+    first = text.split("\n", 1)[0]
+    mark = next((mark for mark in (",", ";", "\t") if mark in first), ",")
+    try:
+        table = pd.read_csv(
+            StringIO(text), sep=mark, dtype=str, keep_default_na=False, header=None, index_col=False
+        )
+    except ValueError as error:
+        raise DataError(
+            f"{path}: cannot be read as a CSV table; put texts into double quotes and save it again"
+        ) from error
+    return _headed(table)
+
+
+def _headed(table: pd.DataFrame) -> pd.DataFrame:
+    table = table.fillna("").astype(str)
+    if table.empty:
+        return table
+    table.columns = pd.Index(table.iloc[0].str.strip())
+    table = table.iloc[1:]
+    table.index = pd.RangeIndex(2, len(table) + 2)
+    return table[(table != "").any(axis=1)]
+
+
+def _read_file(path: Path, root: Path) -> list[Report | None]:
+    """The report in a file; None for a DICOM object that is not a report."""
+    content = _bytes(path)
+    if content[_PREAMBLE : _PREAMBLE + 4] == b"DICM":
+        return [_read_dicom(path)]
+    name = path.relative_to(root).with_suffix("").as_posix()
+    return [Report(name, name, _checked(_decoded(content, path), str(path)))]
+
+
+def _read_dicom(path: Path) -> Report | None:
+    try:
+        data = dcmread(path, stop_before_pixels=True)
+        kind = str(data.get("SOPClassUID", ""))
+        mime = str(data.get("MIMETypeOfEncapsulatedDocument", ""))
+        if kind.startswith(STRUCTURED_REPORTS):
+            text = "\n".join(_content(data))
+        elif kind == ENCAPSULATED_CDA or mime.startswith("text/"):
+            text = _document(data, path)
+        elif "EncapsulatedDocument" in data:
+            raise DataError(f"{path}: encapsulates a document of type {mime!r}, no text; export its text")
+        else:
+            return None
+        scan, name = str(data.StudyInstanceUID), str(data.SOPInstanceUID)
+    except (InvalidDicomError, AttributeError, OSError, ValueError, NotImplementedError) as error:
+        raise DataError(f"{path}: cannot be read as a DICOM report; export it again") from error
+    return Report(name, scan, _checked(text, str(path)))
+
+
+def _content(item: Dataset) -> Iterator[str]:
+    """Texts and codes of a content tree (PS3.3 C.17.3), each after its heading."""
+    for one in item.get("ContentSequence", []):
+        heading = _meaning(one, "ConceptNameCodeSequence").upper()
+        begin = f"{heading}: " if heading else ""
+        match one.get("ValueType"):
+            case "TEXT":
+                yield f"{begin}{one.get('TextValue', '')}\n"
+            case "CODE":
+                yield f"{begin}{_meaning(one, 'ConceptCodeSequence')}\n"
+            case "CONTAINER" if heading:
+                yield f"{begin}\n"
+        yield from _content(one)
+
+
+def _meaning(item: Dataset, keyword: str) -> str:
+    """Code meanings of a sequence, joined by commas."""
+    return ", ".join(str(code.get("CodeMeaning", "")) for code in item.get(keyword, []))
+
+
+def _document(data: Dataset, path: Path) -> str:
+    """Text of an encapsulated document: plain text unchanged, or the sections of a CDA body."""
+    content = bytes(data.EncapsulatedDocument).rstrip(b"\0")
+    if not content.lstrip().startswith(b"<"):
+        return _decoded(content, path)
+    if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
+        raise DataError(f"{path}: its XML declares entities, which no CDA document does; export its text")
+    try:
+        root = ElementTree.fromstring(content)
+    except ElementTree.ParseError as error:
+        raise DataError(f"{path}: its XML cannot be parsed; export the report again") from error
+    parts = []
+    for element in root.iter():
+        tag = element.tag.rpartition("}")[2]
+        if tag == "section":
+            titles = ("".join(one.itertext()).strip() for one in element if one.tag.endswith("title"))
+            texts = (" ".join(one.itertext()).strip() for one in element if one.tag.endswith("text"))
+            heading = next(titles, "").rstrip(":").upper()
+            parts.append(f"{heading}: {' '.join(texts)}\n" if heading else " ".join(texts))
+    return "\n".join(parts) or " ".join(root.itertext())
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror or error}); put it where it can be"
+        ) from error
+
+
+def _decoded(content: bytes, path: Path) -> str:
+    try:
+        text = content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is no UTF-8 text (byte {error.start}); save it as UTF-8") from error
+    if "\0" in text:
+        raise DataError(f"{path}: holds zero bytes, which no text has; save it as UTF-8 text")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _checked(text: str, where: str) -> str:
+    if not text.strip():
+        raise DataError(f"{where}: its text is empty; fill it in, or take the report out")
+    if len(text) > MOST_CHARACTERS:
+        raise DataError(
+            f"{where}: {len(text):,} characters in one report, at most {MOST_CHARACTERS:,} are read; look "
+            "whether a quote is missing, or several reports are joined"
+        )
+    return text

@@ -1,0 +1,82 @@
+"""Scan record: how each slice of a prepared scan was made, stored in `scans/<scan>.json`.
+
+The record is written after the pixels, so that its presence marks a complete scan. A damaged record, or a
+record of another format, counts as missing.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ich_mil.errors import DataError
+from ich_mil.files import digest, write_text
+from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.sets.store import FORMAT, scan_file
+from ich_mil.study.contrast import SitePhrases
+from ich_mil.study.geometry.planes import Edges, edges_of
+
+
+@dataclass(frozen=True)
+class ScanRecord:
+    """Record of one prepared scan.
+
+    Attributes:
+        fingerprint: `scan_fingerprint` of the inputs.
+        n_bytes: size of the .npy file in bytes; 0 without a file.
+        patient: pseudonymous patient key; the scan id where the files have no PatientID.
+        pixel_mm: spacing of rows and of columns, mm; 0 where unknown.
+        slices: for each slice, `sources` (paths below the root, with frames), `sops` (SOP instance UIDs of
+            the sources), `sop` and `orientation` of the middle source, `position_mm`, `corrections`,
+            `content` (a digest of the pixels).
+        entries: ledger lines of the scan.
+    """
+
+    fingerprint: str
+    n_bytes: int
+    patient: str
+    pixel_mm: tuple[float, float]
+    slices: list[dict[str, Any]]
+    entries: list[LedgerEntry]
+
+    @property
+    def edges(self) -> list[Edges | None]:
+        """Sides of the patient at the edges of each slice; None where the orientation is unknown."""
+        return [edges_of(row["orientation"]) for row in self.slices]
+
+
+def scan_fingerprint(
+    files: str, thickness_mm: float, window: Sequence[float] | None, site: SitePhrases
+) -> str:
+    """Digest of all inputs of a prepared scan: files, thickness, window, contrast words, format version."""
+    parts = [FORMAT, files, str(thickness_mm), *([] if window is None else [str(tuple(window))])]
+    parts += [str(site)] if site else []
+    return digest(*(part.encode() for part in parts))
+
+
+def read_record(out: Path, scan: str) -> ScanRecord | None:
+    """Read the record of a scan; None if it is missing, damaged or of another version."""
+    path = scan_file(out, scan)
+    try:
+        row = json.loads(path.with_suffix(".json").read_bytes())
+        if row.pop("format") != FORMAT or (row["n_bytes"] and path.stat().st_size != row["n_bytes"]):
+            return None
+        entries = [LedgerEntry(**{**entry, "code": Code(entry["code"])}) for entry in row.pop("entries")]
+        return ScanRecord(**row, entries=entries)
+    except (OSError, AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def need_record(folder: Path, scan: str) -> ScanRecord:
+    """Read the record of a scan of a prepared set. `DataError` if it cannot be read."""
+    record = read_record(folder, scan)
+    if record is None:
+        raise DataError(f"{folder}: the record of scan {scan!r} cannot be read; run prepare again")
+    return record
+
+
+def write_record(out: Path, scan: str, record: ScanRecord) -> None:
+    """Write the record of a scan. Call this after its pixels are written."""
+    row = {"format": FORMAT, **vars(record), "entries": [vars(entry) for entry in record.entries]}
+    write_text(scan_file(out, scan).with_suffix(".json"), json.dumps(row) + "\n")

@@ -1,0 +1,287 @@
+"""Preparation of one scan: choose a series, order its slices, read them as HU and write one file.
+
+Series are tried in the order of `rank_series` until one shows a head. An unreadable slice is removed and the
+rest are ordered again, so that a duplicate can replace it and a gap is reported.
+
+Legend: `n` slices of the scan, `H, W` pixels.
+"""
+
+import math
+import os
+from collections.abc import Sequence, Set
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ich_mil.errors import DicomError
+from ich_mil.files import digest, write_array
+from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.sets.preparation.record import ScanRecord, write_record
+from ich_mil.sets.store import scan_file
+from ich_mil.study.anatomy import head_cut_off, head_refusal
+from ich_mil.study.contrast import SitePhrases
+from ich_mil.study.files.header import SliceHeader, slice_entry, slice_name
+from ich_mil.study.geometry.order import Series
+from ich_mil.study.geometry.planes import AXIAL_DEGREES, tilt_degrees
+from ich_mil.study.pixels.read import read_slice
+from ich_mil.study.series import MOST_TRIED, average_groups, group_series, study_refusal
+from ich_mil.study.series_choice import kind_entries, not_chosen, rank_series, reason_for
+
+Names = tuple[str, ...]
+"""`slice_name` of the slices of a series or group."""
+
+
+class ScanTask(NamedTuple):
+    """Input of a worker: one scan to prepare.
+
+    Attributes:
+        scan: scan id.
+        headers: headers of all slices of the scan; paths are relative to `root`.
+        fingerprint: digest of the inputs (`ich_mil.sets.preparation.record.scan_fingerprint`).
+        thickness_mm: thin slices are averaged to about this thickness in mm; 0 leaves them unchanged.
+        root: folder of the DICOM files.
+        out: folder of the prepared set.
+        site: contrast words of the site.
+    """
+
+    scan: str
+    headers: list[SliceHeader]
+    fingerprint: str
+    thickness_mm: float
+    root: Path
+    out: Path
+    site: SitePhrases
+
+
+def prepare_scans(tasks: Sequence[ScanTask]) -> int:
+    """Prepare several scans. Returns their number. Each is written in a thread while the next is read."""
+    with ThreadPoolExecutor(1) as writer:
+        writing: list[Future[None]] = []
+        for task in tasks:
+            prepared = _prepare(task)
+            for earlier in writing:
+                earlier.result()  # limits memory to two scans, and raises the error of a full disk
+            writing = [writer.submit(write_scan, task, *prepared)]
+        for last in writing:
+            last.result()
+    return len(tasks)
+
+
+def write_scan(task: ScanTask, record: ScanRecord, stack: np.ndarray | None) -> None:
+    """Write the HU (n, H, W) of a scan, then its record. `stack` is None if no slice can be used."""
+    path = scan_file(task.out, task.scan)
+    if stack is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_array(path, stack)
+        record = replace(record, n_bytes=path.stat().st_size)
+    write_record(task.out, task.scan, record)
+
+
+def slice_row(group: Sequence[SliceHeader], *, content: np.ndarray, codes: Set[Code]) -> dict[str, Any]:
+    """Row of the record, without `position_mm`, of a slice `content` (H, W) that is the mean of a group."""
+    middle = group[len(group) // 2]
+    return {
+        "sources": list(_names(group)),
+        "sops": [header.sop_uid for header in group],
+        "sop": middle.sop_uid,
+        "orientation": middle.orientation,
+        "corrections": sorted(codes),
+        "content": digest(content.tobytes()),
+    }
+
+
+def _names(headers: Sequence[SliceHeader]) -> Names:
+    return tuple(slice_name(header) for header in headers)
+
+
+class _Slice(NamedTuple):
+    """One prepared slice: HU (H, W), row of the record without `position_mm`, ledger lines."""
+
+    picture: np.ndarray
+    row: dict[str, Any]
+    entries: list[LedgerEntry]
+
+
+def _prepare(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
+    """Record and HU (n, H, W) of a scan, lowest slice first. The HU are None if no slice can be used."""
+    entries: list[LedgerEntry] = []
+    too_large = study_refusal(task.headers)
+    series, stack, rows = (None, None, []) if too_large else _choose_and_read(task, entries)
+    if series is None:
+        detail = too_large or f"none of its series ({MOST_TRIED} are tried) shows a head that can be read"
+        entries.append(LedgerEntry(task.scan, "", Code.SCAN_EMPTY, detail))
+    # With two patients under one study UID, the head of one may be in a series that was not chosen.
+    chosen = series.headers if series else ()
+    patients = list(dict.fromkeys([*_patients(chosen), *_patients(task.headers)]))
+    if len(patients) > 1:
+        detail = f"its files are of {len(patients)} patients: {', '.join(patients)}; the first stands for it"
+        entries.append(LedgerEntry(task.scan, "", Code.SEVERAL_PATIENTS, detail))
+    if not patients:
+        detail = "none of its files has a PatientID; it counts as a patient of its own"
+        entries.append(LedgerEntry(task.scan, "", Code.PATIENT_MISSING, detail))
+    record = ScanRecord(
+        fingerprint=task.fingerprint,
+        n_bytes=0,  # set by write_scan
+        patient=patients[0] if patients else task.scan,
+        pixel_mm=series.headers[0].spacing if series else (0.0, 0.0),
+        slices=rows,
+        entries=[replace(entry, scan=task.scan) for entry in entries],
+    )
+    return record, stack
+
+
+def _patients(headers: Sequence[SliceHeader]) -> list[str]:
+    """Sorted distinct patient keys of the headers."""
+    return sorted({header.patient_id for header in headers if header.patient_id})
+
+
+def _choose_and_read(
+    task: ScanTask, entries: list[LedgerEntry]
+) -> tuple[Series | None, np.ndarray | None, list[dict[str, Any]]]:
+    """Series that shows a head, HU of its slices (n, H, W), their rows of the record; None if no series does.
+
+    The ledger lines of the scan are appended to `entries`.
+    """
+    headers = list(task.headers)
+    no_heads: set[Names] = set()
+    done: dict[Names, _Slice] = {}
+    while True:
+        every_series = [series for study in group_series(headers).values() for series in study]
+        candidates = [series for series in every_series if _names(series.headers) not in no_heads]
+        if not candidates or len(no_heads) == MOST_TRIED:
+            return None, None, []
+        series = rank_series(candidates, task.site)[0]
+        groups: list[tuple[SliceHeader, ...]] = [(header,) for header in series.headers]
+        if task.thickness_mm:
+            averaged = average_groups(series, thickness=task.thickness_mm)
+            groups = [tuple(series.headers[i] for i in group) for group in averaged]
+        stack, unreadable = _read(series, groups, task, done)
+        if unreadable:
+            entries += unreadable.values()
+            headers = [header for header in headers if slice_name(header) not in unreadable]
+            continue
+        slices = [done[_names(group)] for group in groups]
+        no_head = head_refusal(stack, spacing=series.headers[0].spacing)
+        if no_head is None:
+            break
+        detail = (
+            f"series {series.description!r} ({series.series_uid}), {len(series.headers)} slices: {no_head}"
+        )
+        entries += [slice_entry(series.headers[0], Code.NO_HEAD, detail), *series.entries]
+        no_heads.add(_names(series.headers))
+        done.clear()
+    entries += [
+        *not_chosen(series, candidates, task.site),
+        *kind_entries(series, task.site),
+        *series.entries,
+        *_other_pictures(series, task.root),
+    ]
+
+    def note(code: Code, detail: str) -> None:
+        entries.append(LedgerEntry(task.scan, "", code, detail))
+
+    is_axial = tilt_degrees(series.headers[0]) <= AXIAL_DEGREES
+    if is_axial and (cut_off := head_cut_off(stack, spacing=series.headers[0].spacing)):
+        note(Code.PART_OF_HEAD, cut_off)
+    if len(every_series) > 1:
+        reason = reason_for(series, candidates, task.site)
+        note(Code.SERIES_CHOSEN, f"{series.description or series.series_uid}: {reason}")
+    n_all, n_used = len(series.headers), sum(map(len, groups))
+    if n_used < n_all:
+        detail = f"{n_all - n_used} of {n_all} slices left out: thick ones overlap, one stands for several"
+        note(Code.THINNED, detail)
+    if len(slices) < n_used:
+        detail = f"{n_used} thin slices averaged to {len(slices)} of about {task.thickness_mm:g} mm"
+        note(Code.AVERAGED, detail)
+    entries += [entry for item in slices for entry in item.entries]
+    # Heights of an earlier ordering would not fit: in a series with two gantry tilts, removing a slice may
+    # change the axis along which heights are measured.
+    heights = dict(zip(_names(series.headers), series.positions, strict=True))
+    rows = [s.row | {"position_mm": fmean(heights[name] for name in s.row["sources"])} for s in slices]
+    return series, stack, rows
+
+
+def _other_pictures(series: Series, root: Path) -> list[LedgerEntry]:
+    """Ledger lines for duplicates whose pixels differ from those of the slice used at the same position."""
+    doubles = {entry.file for entry in series.entries if entry.code == Code.DUPLICATE}
+    entries = []
+    for header in series.left_out:
+        if header.path not in doubles:
+            continue
+        used = min(series.headers, key=lambda head: math.dist(head.position, header.position))
+        try:
+            same = np.array_equal(read_slice(header, root=root)[0], read_slice(used, root=root)[0])
+        except DicomError:  # unreadable pixels cannot be compared
+            continue
+        if not same:
+            detail = f"its picture is not that of {slice_name(used)}, which is in the same place"
+            entries.append(slice_entry(header, Code.OTHER_PICTURE, detail))
+    return entries
+
+
+def _read(
+    series: Series, groups: Sequence[tuple[SliceHeader, ...]], task: ScanTask, done: dict[Names, _Slice]
+) -> tuple[np.ndarray, dict[str, LedgerEntry]]:
+    """Read the slice groups of a series into one stack (n, H, W), and ledger lines of unreadable slices.
+
+    Groups in the cache `done` are copied. Afterwards the pictures in `done` are views of this stack.
+    """
+    first = series.headers[0]
+    # One large allocation gets large memory pages; separate allocations take as long as decoding.
+    stack = np.empty((len(groups), first.rows, first.columns), dtype=np.int16)
+    unreadable: dict[str, LedgerEntry] = {}
+    for picture, group in zip(stack, groups, strict=True):
+        names = _names(group)
+        group_slice = done.get(names) or _read_group(group, task.root)
+        if isinstance(group_slice, dict):
+            unreadable |= group_slice
+        else:
+            picture[:] = group_slice.picture
+            done[names] = group_slice._replace(picture=picture)
+    return stack, unreadable
+
+
+def _read_group(group: Sequence[SliceHeader], root: Path) -> _Slice | dict[str, LedgerEntry]:
+    """Read the slices of a group and average them, or the ledger line by name of an unreadable slice."""
+    pictures: list[np.ndarray] = []
+    codes: set[Code] = set()
+    entries: list[LedgerEntry] = []
+    centre = np.mean([header.position for header in group], axis=0)  # (3,)
+    for header in group:
+        try:
+            hu, notes = read_slice(header, root=root)
+        except DicomError as error:
+            detail = str(error).removeprefix(f"{root}{os.sep}")
+            return {slice_name(header): slice_entry(header, Code(error.code), detail)}
+        for code, detail in [*header.notes, *notes]:
+            codes.add(code)
+            entries.append(slice_entry(header, code, detail))
+        pictures.append(hu)
+    picture = pictures[0]
+    if len(group) > 1:
+        codes.add(Code.AVERAGED)
+        moved = [_aligned(hu, header, centre) for hu, header in zip(pictures, group, strict=True)]
+        picture = np.rint(np.sum(moved, axis=0, dtype=np.int32) / len(group)).astype(np.int16)
+    return _Slice(picture, slice_row(group, content=picture, codes=codes), entries)
+
+
+def _aligned(hu: np.ndarray, header: SliceHeader, position: np.ndarray) -> np.ndarray:
+    """Shift a slice in its plane by whole pixels, so that its first pixel aligns with `position` (3,), mm.
+
+    With a tilted gantry, slices drift in their plane as the couch moves, by 1.6 mm per 5 mm at 20 degrees.
+    Without the shift, the pixelwise mean would smear the skull over the brain. Edge pixels are repeated.
+    """
+    away = position - header.position
+    down = round(float(away @ header.orientation[3:]) / header.spacing[0])
+    across = round(float(away @ header.orientation[:3]) / header.spacing[1])
+    if not (down or across):
+        return hu
+    rows, columns = (
+        (np.arange(n) + by).clip(0, n - 1) for n, by in zip(hu.shape, (down, across), strict=True)
+    )
+    return hu[np.ix_(rows, columns)]

@@ -1,0 +1,177 @@
+"""Grouping of slice headers into studies and series, and of thin slices for averaging.
+
+In: `SliceHeader`s in any order, from any number of studies. Out: the ordered series of each study
+(`dicom.geometry.order`). A series UID with several reconstructions of the same slices, or with a scan and its
+repeat, is split. A scan stored under several series UIDs is joined (`ich_mil.study.join_series`).
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from statistics import median
+
+import numpy as np
+
+from ich_mil.study.files.header import SliceHeader
+from ich_mil.study.geometry.order import Series, order_slices
+from ich_mil.study.geometry.planes import (
+    ABUTTING_FACTOR,
+    SAME_ORIENTATION_DEGREES,
+    SLAB_STEPS,
+    alike,
+    centre_moves,
+    find_gaps,
+    height_of,
+    normal_of,
+    runs_of,
+    steps_of,
+    turned_by,
+)
+from ich_mil.study.join_series import join_series
+
+# Default output slice thickness: most head CT is read in slices of 5 mm.
+AVERAGE_TO_MM = 5.0
+# Slices above this fraction of the output thickness are not averaged: 2.5 mm is thick enough for 5 mm.
+ALREADY_THICK = 0.48
+
+
+MOST_SLICES, MOST_SERIES = 1 << 14, 1 << 10
+"""Maximum number of slices and series of a study. A perfusion has 10,000 slices, some anonymisers give each
+slice a series; the time of ordering grows with the square."""
+MOST_TRIED = 32
+"""Maximum number of series of a study in which a head is looked for, the likeliest first."""
+
+
+def study_refusal(headers: Sequence[SliceHeader]) -> str:
+    """Why a study is too large to be ordered; '' if it is not."""
+    n, n_series = len(headers), len({header.series_uid for header in headers})
+    if n <= MOST_SLICES and n_series <= MOST_SERIES:
+        return ""
+    return f"it has {n} slices in {n_series} series; {MOST_SLICES} in {MOST_SERIES} are allowed"
+
+
+def group_series(headers: Iterable[SliceHeader]) -> dict[str, list[Series]]:
+    """Group headers in any order into studies and ordered series.
+
+    Returns:
+        Study UID -> its series, sorted by series UID. Every header is in one series or in its `left_out`.
+    """
+    by_series: dict[tuple[str, str], list[SliceHeader]] = defaultdict(list)
+    for header in headers:
+        by_series[header.study_uid, header.series_uid].append(header)
+    studies: dict[str, list[Series]] = defaultdict(list)
+    for (study_uid, _), members in sorted(by_series.items(), key=lambda item: item[0]):
+        for part in _reconstructions(members):
+            studies[study_uid] += [order_slices(one) for one in _passes(part)]
+    return {study_uid: join_series(series) for study_uid, series in studies.items()}
+
+
+def average_groups(series: Series, *, thickness: float = AVERAGE_TO_MM) -> list[tuple[int, ...]]:
+    """Group the slices of a series into output slices of a given thickness.
+
+    Each stretch without a gap and with one spacing s is cut into consecutive groups of about
+    round(thickness / s) slices, of equal size as far as possible. If s is above 0.48 * thickness, every slice
+    is its own group. The slices of a group are averaged by the caller.
+
+    Thick slices (SliceThickness t of at least 0.48 * thickness) overlap if s is small, and their mean would
+    be blurred. They are cut into groups of about round(min(t, thickness) / s) slices, of which only the
+    middle slice is kept.
+
+    Returns:
+        Groups of indices into `series.headers`, in order, each index at most once. Overlapping thick slices
+        that are not the middle of their group are in no group.
+
+    Raises:
+        ValueError: `thickness` (mm) is not positive.
+    """
+    if not thickness > 0:
+        raise ValueError(f"thickness must be positive; got {thickness} mm")
+    groups: list[tuple[int, ...]] = []
+    for stretch in _stretches(series):
+        steps = steps_of([series.positions[i] for i in stretch])
+        spacing = median(steps) if steps else math.inf
+        known = [mm for i in stretch if (mm := series.headers[i].thickness) is not None]
+        slice_mm = median(known) if known else 0.0
+        thick = slice_mm >= ALREADY_THICK * thickness
+        wanted = min(slice_mm, thickness) if thick else thickness
+        factor = 1 if spacing > ALREADY_THICK * thickness else max(round(wanted / spacing), 1)
+        n_groups = max(round(len(stretch) / factor), 1)
+        for part in np.array_split(stretch, n_groups):
+            group = tuple(int(i) for i in part)
+            groups.append((group[len(group) // 2],) if thick else group)
+    return groups
+
+
+def _reconstructions(members: list[SliceHeader]) -> list[list[SliceHeader]]:
+    """Split slices of one series UID by kernel and contrast if the parts show the same slices.
+
+    The shared positions must be at least half of the smallest part; otherwise the slices stay together.
+    """
+    parts: dict[tuple[str, bool], list[SliceHeader]] = defaultdict(list)
+    for header in members:
+        parts[header.kernel, header.contrast].append(header)
+    if len(parts) == 1:
+        return [members]
+    places = [{round(height_of(h, normal_of(h)), 1) for h in part} for part in parts.values()]
+    ties = sum(len(one) for one in places) - len(set().union(*places))
+    return [parts[key] for key in sorted(parts)] if 2 * ties >= min(map(len, places)) else [members]
+
+
+def _passes(members: list[SliceHeader]) -> list[list[SliceHeader]]:
+    """Split slices of one series UID into passes over the same anatomy, by acquisition number.
+
+    Acquisition numbers count passes over the head or, in sequential scans, table positions. They are
+    processed in ascending order. A new pass begins if more than half of the slices of a number overlap the
+    current pass (half of the pass, if it is shorter). Slices overlap if their distance is less than the
+    thickness / 1.2.
+
+    The slices stay together if an acquisition number or a thickness is absent, if orientations differ, or if
+    a pass has irregular steps.
+    """
+    first = members[0]
+    by_number: dict[int, list[tuple[float, SliceHeader]]] = defaultdict(list)
+    normal = normal_of(first)
+    for header in members:
+        same = turned_by(header, first) <= SAME_ORIENTATION_DEGREES
+        if header.acquisition is None or not header.thickness or not same:
+            return [members]
+        by_number[header.acquisition].append((height_of(header, normal), header))
+    if len(by_number) == 1:
+        return [members]
+    passes: list[list[tuple[float, SliceHeader]]] = [[]]
+    for _, slices in sorted(by_number.items()):
+        so_far = [height for height, _ in passes[-1]]
+        reach = [(height, (header.thickness or 0.0) / ABUTTING_FACTOR) for height, header in slices]
+        overlapping = sum(any(abs(other - height) < mm for other in so_far) for height, mm in reach)
+        if 2 * overlapping > min(len(slices), len(passes[-1])):
+            passes.append([])
+        passes[-1] += slices
+    for one in passes:
+        heights = sorted(height for height, _ in one)
+        if len(one) <= SLAB_STEPS or len(runs_of(steps_of(heights))) != 1:
+            return [members]
+    return [[header for _, header in one] for one in passes]
+
+
+def _stretches(series: Series) -> list[list[int]]:
+    """Lists of consecutive slice indices with one source series, tilt, field of view and spacing."""
+    headers = series.headers
+    steps = steps_of(series.positions)
+    thickness = [header.thickness for header in headers]
+    cuts = {*find_gaps(series.positions, thickness), *centre_moves(headers, series.positions)}
+    last = {header.series_uid: i for i, header in enumerate(headers)}
+    reach = 0
+    for i, (here, after) in enumerate(pairwise(headers)):
+        reach = max(reach, last[here.series_uid])
+        # Cut between joined series: no series UID occurs on both sides. Interleaved series have no such cut.
+        if reach == i or turned_by(here, after) > SAME_ORIENTATION_DEGREES:
+            cuts.add(i)
+    stretches = [[0]]
+    for i, step in enumerate(steps):
+        inside = [steps[j] for j in stretches[-1][:-1]]
+        if i in cuts or (inside and not alike(step, median(inside))):
+            stretches.append([i + 1])
+        else:
+            stretches[-1].append(i + 1)
+    return stretches

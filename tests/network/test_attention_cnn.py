@@ -1,0 +1,352 @@
+"""The attention CNN: packed bags against a loop over bags, permutations, chunks, gradients, backbones."""
+
+import copy
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+import torchvision
+from pydantic import ValidationError
+from safetensors.torch import save_file
+from torch import nn
+from torchvision.models import mobilenet_v3_small
+
+from ich_mil.errors import ModelError
+from ich_mil.network.attention_cnn import AttentionCnn, CnnSettings
+from ich_mil.network.encoder_parts import split_encoder
+from ich_mil.network.frozen import load_cnn, save_cnn
+from ich_mil.network.slice_encoders import EncoderSettings, build_encoder, map_shape, paper_encoder
+
+SIZES = [3, 1, 5, 2]
+OFFSETS = torch.tensor([0, 3, 4, 9, 11])
+
+
+# of ImageNet, which torchvision's weights expect
+MEAN = torch.tensor([0.485, 0.456, 0.406])[:, None, None]
+STD = torch.tensor([0.229, 0.224, 0.225])[:, None, None]
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    cnn = AttentionCnn(EncoderSettings(size=32), CnnSettings()).double()
+    cnn.dropout.p = 0.0
+    pictures = torch.rand(24, 3, 32, 32, dtype=torch.float64)
+    cnn(pictures, torch.tensor([0, 24]))  # moves the running statistics of batch norm off their start
+    return cnn.eval()
+
+
+@pytest.fixture
+def pictures():
+    return torch.rand(11, 3, 32, 32, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def same(got, wanted):
+    torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-13)
+
+
+def test_packed_bags_equal_a_loop_over_bags(model, pictures):
+    packed = model(pictures, OFFSETS)
+    for b, rows in enumerate(pictures.split(SIZES)):
+        h = model.encode(rows)
+        scores = model.attention_w(torch.tanh(model.attention_v(h)) * torch.sigmoid(model.attention_u(h)))
+        weights = torch.softmax(scores.squeeze(-1), 0)
+        own = slice(int(OFFSETS[b]), int(OFFSETS[b + 1]))
+        same(packed.attention[own], weights)
+        same(packed.features[own], h)
+        # the textbook order: pool the features, then classify
+        same(packed.scan_logit[b], model.classifier(weights @ h).squeeze())
+        same(packed.slice_logit[own], model.classifier(h).squeeze(-1))
+
+
+def test_permuting_slices(model, pictures):
+    order = torch.tensor([2, 0, 1, 3, 8, 6, 4, 5, 7, 10, 9])
+    straight, permuted = model(pictures, OFFSETS), model(pictures[order], OFFSETS)
+    same(permuted.scan_logit, straight.scan_logit)
+    same(permuted.attention, straight.attention[order])
+    same(permuted.features, straight.features[order])
+
+
+def test_an_empty_bag_is_refused(model, pictures):
+    with pytest.raises(ValueError, match="bag 1 has 0"):
+        model(pictures, torch.tensor([0, 3, 3, 11]))
+
+
+def test_chunks_equal_one_pass_in_evaluation(model, pictures):
+    whole = model(pictures, OFFSETS)
+    model.chunk_slices = 4
+    same(model(pictures, OFFSETS).scan_logit, whole.scan_logit)
+    with torch.no_grad():
+        same(model(pictures, OFFSETS).scan_logit, whole.scan_logit)
+
+
+@pytest.mark.parametrize(("most", "chunks"), [(6, 2), (10, 2), (11, 1)])
+def test_chunks_in_training_without_recomputation(model, pictures, most, chunks):
+    """Checkpointing changes neither gradients nor the running statistics (moved once a step, not twice)."""
+    other = copy.deepcopy(model)
+    for one in (model, other):
+        one.train().chunk_slices = most
+    other._encode_again = other._encode_chunk
+    for _ in range(2):
+        for one in (model, other):
+            one(pictures, OFFSETS).scan_logit.sum().backward()
+    for (name, a), b in zip(model.named_parameters(), other.named_parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b[1].grad, rtol=1e-8, atol=1e-12, msg=name)
+    for a, b in zip(model.buffers(), other.buffers(), strict=True):
+        same(a, b)
+    assert int(model.encoder[0][2].num_batches_tracked) == 1 + 2 * chunks
+
+
+@pytest.mark.slow
+def test_it_compiles_with_recomputed_activations(model, pictures):
+    model.train().chunk_slices = 4
+    other = copy.deepcopy(model)
+    model(pictures, OFFSETS).scan_logit.sum().backward()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of dynamo's, where offsets are read
+        torch.compile(other, backend="eager")(pictures, OFFSETS).scan_logit.sum().backward()
+    torch._dynamo.reset()
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        same(a.grad, b.grad)
+    for a, b in zip(model.buffers(), other.buffers(), strict=True):
+        same(a, b)
+
+
+def test_offsets_of_other_pictures(model, pictures):
+    for last in (10, 12):
+        with pytest.raises(ValueError, match=f"offsets of {last} slices do not fit 11 pictures"):
+            model(pictures, torch.tensor([0, 3, last]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        *[(EncoderSettings, change) for change in ({"size": 31}, {"size": 1025}, {"neighbours": 2})],
+        *[(EncoderSettings, change) for change in ({"blocks": 0}, {"freeze": -1}, {"freeze": "some"})],
+        *[(EncoderSettings, {"channels": [[40.0, 0.0]]}), (EncoderSettings, {"backbone": "paper"})],
+        *[(CnnSettings, change) for change in ({"pool": "max"}, {"features": 9}, {"dropout": 0.1})],
+    ],
+)
+def test_settings_out_of_range(kind, change):
+    with pytest.raises(ValidationError, match=re.escape(next(iter(change))) + "|window"):
+        kind(**change)
+
+
+def test_gradients_are_right(model, pictures):
+    few = pictures[:3].requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda x: model(x, torch.tensor([0, 2, 3])).scan_logit, (few,), fast_mode=True, atol=1e-6
+    )
+
+
+def test_dropout_is_on_what_the_encoder_gives():
+    torch.manual_seed(0)
+    model = AttentionCnn(EncoderSettings(size=32), CnnSettings())
+    model.project = torch.nn.Linear(16, 1, bias=False)
+    torch.nn.init.ones_(model.project.weight)
+    kept = model.features_of_maps(torch.ones(50, 16, 1, 1)) * 0.7  # what is left is scaled
+    assert len({round(value) for value in kept.flatten().tolist()} - {0, 16}) > 3
+    assert (model.eval().features_of_maps(torch.ones(2, 16, 1, 1)) == 16).all()
+
+
+@pytest.mark.parametrize("size", [32, 57, 58, 59, 100])
+def test_paper_map_has_6_to_13_cells(size):
+    _, *sides = map_shape(paper_encoder(3, size), EncoderSettings(size=size))
+    assert all(6 <= side < 14 for side in sides)  # another block would leave less than 6
+
+
+def test_dry_run_changes_nothing():
+    """EfficientNet drops layers by chance."""
+    settings = EncoderSettings(name="efficientnet_b0", size=64)
+    encoder = build_encoder(settings)
+    state = {name: value.clone() for name, value in encoder.state_dict().items()}
+    before = torch.get_rng_state()
+    map_shape(encoder, settings)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(value, state[name]) for name, value in encoder.state_dict().items())
+
+
+@pytest.mark.parametrize(("size", "blocks"), [(512, 6), (256, 5), (128, 4)])
+def test_paper_map_at_usual_sizes(size, blocks):
+    encoder = paper_encoder(3, size)
+    kinds = [[type(part) for part in block] for block in encoder]
+    assert kinds == [[nn.Conv2d, nn.ReLU, nn.BatchNorm2d, nn.MaxPool2d]] * blocks
+    shapes = [(block[0].out_channels, block[0].kernel_size, block[0].padding) for block in encoder]
+    assert shapes == [(16, (5, 5), "same")] + [(32, (3, 3), (0, 0))] * (blocks - 1)
+    assert map_shape(encoder, EncoderSettings(size=size)) == (32, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [
+        ("resnet18", "fc"),
+        ("efficientnet_b0", "classifier"),  # timm names its tensors otherwise, in the same order
+        ("mobilenet_v2", "classifier"),  # torchvision's alone
+    ],
+)
+def test_pooled_maps_are_what_torchvision_classifies(name, last, tmp_path):
+    torch.manual_seed(0)
+    donor = torchvision.models.get_model(name).eval()
+    file = tmp_path / ("w.safetensors" if name == "resnet18" else "w.pth")
+    (save_file if name == "resnet18" else torch.save)(donor.state_dict(), file)
+    setattr(donor, last, nn.Identity())
+    x = torch.rand(2, 3, 64, 64)
+    encoder = EncoderSettings(name=name, size=64, weights=str(file))
+    with torch.no_grad():
+        model = AttentionCnn(encoder, CnnSettings()).eval()
+        wanted = donor((x - MEAN) / STD).flatten(1)
+        torch.testing.assert_close(model.pool(model.encoder(x)), wanted, rtol=1e-4, atol=1e-5)
+        file.unlink()  # a trained network needs the file no more
+        save_cnn(model, tmp_path)
+        assert torch.equal(load_cnn(tmp_path).encoder(x), model.encoder(x))
+
+
+def test_weight_file_saved_on_a_gpu(tmp_path, monkeypatch):
+    donor = mobilenet_v3_small(weights=None)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+        torch.save(donor.state_dict(), tmp_path / "w.pth")
+    settings = EncoderSettings(name="mobilenet_v3_small", size=64, weights=str(tmp_path / "w.pth"))
+    model = AttentionCnn(settings, CnnSettings())
+    assert torch.equal(model.encoder[0][1][0].weight, donor.features[0][0].weight)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": "resnet19"}, "neither 'paper' nor"),
+        ({"name": "squeezenet1_1", "channels": [[40, 80], [80, 200]]}, "takes 3 channels"),
+        ({"name": "swin_t", "size": 64}, "no convolutional trunk"),
+        ({"name": "fcn_resnet50"}, "nor a model of timm or torchvision"),
+        ({"weights": "w.pth"}, "the paper's CNN has no weight file"),
+        ({"freeze": 9, "size": 32}, "has 2 blocks; lower encoder.freeze"),
+        ({"blocks": 3, "size": 32}, "has 2 blocks; lower encoder.blocks"),
+    ],
+)
+def test_encoders_that_cannot_be_built(settings, message):
+    with pytest.raises(ModelError, match=message):
+        AttentionCnn(EncoderSettings(**settings), CnnSettings())
+
+
+@pytest.mark.parametrize(
+    ("backbone", "small", "enough"),
+    [("resnet18", 32, 33), ("mobilenet_v3_small", 32, 33)],
+)
+def test_backbone_too_deep_for_its_pictures(backbone, small, enough):
+    torch.manual_seed(0)
+    with pytest.raises(ModelError, match=rf"encoder '{backbone}' .* {small} pixels.*encoder\.size"):
+        AttentionCnn(EncoderSettings(name=backbone, size=small), CnnSettings())
+    model = AttentionCnn(EncoderSettings(name=backbone, size=enough), CnnSettings())
+    fresh = {name: value.clone() for name, value in model.named_buffers()}
+    means = [value for name, value in fresh.items() if name.endswith("running_mean")]
+    assert not any(value.any() for value in means)  # nor did looking move them
+    assert model(torch.rand(1, 3, enough, enough), torch.tensor([0, 1])).scan_logit.isfinite().all()
+
+
+@pytest.mark.parametrize("content", [None, b"nonsense"])
+def test_a_damaged_weight_file_is_named(tmp_path, content):
+    path = tmp_path / "w.pth"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ModelError, match=r"w\.pth: (cannot be read as weights|no such weight file)"):
+        AttentionCnn(EncoderSettings(name="resnet18", weights=str(path)), CnnSettings())
+
+
+class Code:
+    """Creates a file where it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_a_weight_file_runs_no_code(tmp_path):
+    path = tmp_path / "w.pth"
+    torch.save({"fc.bias": Code(tmp_path / "ran")}, path)
+    with pytest.raises(ModelError, match=r"w\.pth: cannot be read"):
+        AttentionCnn(EncoderSettings(name="resnet18", weights=str(path)), CnnSettings())
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("backbone", "size", "side", "cells", "left", "pitch"),
+    [
+        ("paper", 64, 64, 32, 0, 2),
+        ("paper", 256, 64, 63, 2, 4),  # 256 -> 128 -> (126) -> 63
+        ("paper", 512, 64, 62, 6, 8),  # 63 -> (125) -> 62: of 125 cells the last is lost
+        ("paper", 64, 4, 6, 6, 8),  # nowhere 4 cells or less: the whole encoder
+        ("resnet18", 130, 33, 33, 0, 4),  # 65 -> 33: a cell more than half
+    ],
+)
+def test_an_encoder_in_two_parts_is_the_encoder(backbone, size, side, cells, left, pitch):
+    torch.manual_seed(0)
+    encoder = AttentionCnn(EncoderSettings(name=backbone, size=size), CnnSettings()).eval().encoder
+    parts = split_encoder(encoder, channels=3, size=size, side=side)
+    pictures = torch.rand(2, 3, size, size)
+    with torch.no_grad():
+        maps = parts.first(pictures)
+        assert maps.shape[-1] == cells
+        assert torch.equal(parts.rest(maps), encoder(pictures))
+    assert (parts.left, parts.pitch) == (left, pitch)
+
+
+def test_the_cell_is_where_split_encoder_says():
+    """The middle of the pixels that a cell answers to is the middle of the cell."""
+    torch.manual_seed(0)
+    encoder = AttentionCnn(EncoderSettings(size=512), CnnSettings()).encoder
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+    parts = split_encoder(encoder, channels=3, size=512, side=64)
+    assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
+    assert all(module.training for module in encoder.modules())
+    linear = torch.nn.Sequential(
+        *(
+            torch.nn.Sequential(torch.nn.Conv2d(1, 1, k, padding=p), torch.nn.AvgPool2d(2))
+            for k, p in ((5, 2), (3, 0), (3, 0))
+        )
+    )  # the same geometry, and all weights equal
+    for weight in linear.parameters():
+        torch.nn.init.constant_(weight, 1.0)
+    picture = torch.zeros(1, 1, 512, 512, requires_grad=True)
+    linear(picture)[0, 0, 20, 40].backward()
+    share = picture.grad[0, 0] / picture.grad.sum()
+    middle = torch.arange(512) + 0.5
+    assert float((share.sum(1) * middle).sum()) == pytest.approx(parts.left + parts.pitch * 20.5, abs=1e-3)
+    assert float((share.sum(0) * middle).sum()) == pytest.approx(parts.left + parts.pitch * 40.5, abs=1e-3)
+
+
+def test_mean_pool_does_not_depend_on_places(tmp_path):
+    settings = CnnSettings(pool="mean")
+    torch.manual_seed(0)
+    model = AttentionCnn(EncoderSettings(size=32), settings).eval()
+    maps = torch.rand(3, model.project.in_features, 5, 7)
+    wanted = maps.mean((2, 3)) @ model.project.weight.T + model.project.bias
+    torch.testing.assert_close(model.features_of_maps(maps), wanted)
+    torch.testing.assert_close(model.features_of_maps(maps.roll((1, 2), (2, 3))), wanted)
+    save_cnn(model, tmp_path)
+    loaded = load_cnn(tmp_path)
+    assert loaded.settings == settings
+    x = torch.rand(2, 3, 32, 32)
+    assert torch.equal(loaded.encode(x), model.encode(x))
+
+
+def test_bfloat16_is_used_in_the_encoder_alone(model, pictures, device):
+    model, pictures = model.float().to(device), pictures.float().to(device)
+    exact = model(pictures, OFFSETS)
+    with torch.autocast(device.type, torch.bfloat16):
+        half = model(pictures, OFFSETS)
+        loss = half.scan_logit.square().sum()
+    assert {one.dtype for one in half} == {torch.float32}
+    # bfloat16 has 8 bits: 0.4 % a product, averaged over thousands
+    for one, wanted in zip(half, exact, strict=True):
+        assert 0 < (one - wanted).abs().max().item() < 0.02 * wanted.abs().max().item()
+    # given the features, what follows is that of float32
+    h = half.features
+    torch.testing.assert_close(half.slice_logit, model.classifier(h).squeeze(-1))
+    totals = torch.stack([part.sum() for part in half.attention.split(SIZES)])
+    torch.testing.assert_close(totals, torch.ones(4, device=device), rtol=1e-6, atol=0)
+    loss.backward()
+    assert all(value.grad.isfinite().all() for value in model.parameters())

@@ -1,0 +1,95 @@
+"""Scan labels: what decides, what leaves a scan out, and corrections."""
+
+import pytest
+
+from ich_mil.errors import DataError
+from ich_mil.radiology_text.labels import PROBABILITY, correct, label_scans, read_corrections, read_sentences
+from ich_mil.radiology_text.read import Report
+
+
+def labelled(*reports):
+    """Labels of reports, given as scan and text."""
+    named = [Report(f"r{i}", scan, text) for i, (scan, text) in enumerate(reports)]
+    return label_scans(read_sentences(named))
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome", "decided"),
+    [
+        ("Small subdural hematoma. No midline shift.", "positive", "stated"),
+        ("Small subdural hematoma. No acute hemorrhage.", "positive", "stated"),
+        ("Small subdural hematoma. No subarachnoid hemorrhage.", "positive", "stated"),
+        ("Small subdural hematoma. No new hemorrhage.", "positive", "stated"),
+        ("Subdural hematoma. Possible subarachnoid hemorrhage.", "positive", "stated"),
+        ("Small subdural hematoma. No intracranial hemorrhage.", "uncertain", "contradiction"),
+        ("No acute hemorrhage. Scalp hematoma.", "negative", "denied"),
+        ("No hemorrhage. No new hemorrhage.", "negative", "denied"),
+        ("No hemorrhage. Possible subdural hematoma.", "uncertain", "hedged"),
+        ("No new hemorrhage.", "uncertain", "implied"),
+        ("No subarachnoid hemorrhage.", "uncertain", "part"),
+        ("The subdural hematoma has resolved.", "negative", "gone"),
+        ("No acute intracranial abnormality.", "negative", "normal"),
+        ("Ventricles are normal. Scalp hematoma.", "uncertain", "silent"),
+        ("HISTORY: subdural hematoma. FINDINGS: No hemorrhage.", "negative", "denied"),
+        ("INDICATION: bleed?", "uncertain", "silent"),
+    ],
+)
+def test_one_report(text, outcome, decided):
+    (label,) = labelled(("S", text))
+    assert label.outcome == outcome
+    assert label.reason == ("" if decided in PROBABILITY else decided)
+    assert label.probability == PROBABILITY.get(decided, PROBABILITY["uncertain"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "outcome", "reason"),
+    [
+        ("SDH.", "No hemorrhage.", "uncertain", "disagree"),
+        ("SDH.", "Subarachnoid hemorrhage.", "positive", ""),
+        ("SDH.", "Possible hemorrhage.", "positive", ""),
+        ("No hemorrhage.", "Possible hemorrhage.", "uncertain", "hedged"),
+        ("No hemorrhage.", "No new hemorrhage.", "negative", ""),
+        ("No hemorrhage.", "Addendum: measured again.", "negative", ""),
+        ("No new hemorrhage.", "Addendum.", "uncertain", "implied"),
+    ],
+)
+def test_two_reports_of_one_scan_in_either_order(first, second, outcome, reason):
+    for texts in ((first, second), (second, first)):
+        (label,) = labelled(*(("S", text) for text in texts))
+        assert label.outcome == outcome
+        if reason != "implied":
+            assert label.reason == reason
+
+
+def test_kinds_of_all_positive_reports_in_the_order_of_the_reports():
+    labels = labelled(("B", "SDH."), ("A", "No hemorrhage."), ("B", "Subarachnoid hemorrhage."))
+    assert [(one.scan, one.kinds) for one in labels] == [("B", ("sah", "sdh")), ("A", ())]
+
+
+def test_statements_of_the_history_are_other_and_say_where_they_stood():
+    ((history, finding),) = read_sentences([Report("r", "S", "HISTORY: SDH. FINDINGS: SDH.")])
+    assert (history.verdict.label, history.verdict.evidence) == ("other", ("HISTORY:", "SDH"))
+    assert (finding.verdict.label, finding.verdict.kinds) == ("present", ("sdh",))
+
+
+def test_corrections_decide_and_others_stay(tmp_path):
+    labels = labelled(("A", "SDH."), ("B", "No hemorrhage."), ("C", "Possible hemorrhage."), ("D", "SDH."))
+    path = tmp_path / "corrections.csv"
+    path.write_text('scan,label\n"A",0\nB,1\nC,out\n')
+    a, b, c, d = correct(labels, read_corrections(path, labels))
+    assert (a.outcome, a.probability, a.kinds, a.corrected) == ("negative", 0.0, (), True)
+    assert (b.outcome, b.probability, b.corrected) == ("positive", 1.0, True)
+    assert (c.outcome, c.reason, c.corrected) == ("uncertain", "corrected", True)
+    assert d == labels[3]
+
+
+@pytest.mark.parametrize(
+    ("rows", "word"),
+    [("A,2", "line 2"), ("A,", "line 2"), ("X,1", "X"), ("A,1\nA,0", "twice"), ("A,1,0", "line 2")],
+)
+def test_corrections_that_cannot_be_used(tmp_path, rows, word):
+    path = tmp_path / "corrections.csv"
+    path.write_text(f"scan,label\n{rows}\n")
+    with pytest.raises(DataError, match=r"corrections\.csv") as caught:
+        read_corrections(path, labelled(("A", "SDH.")))
+    assert word in str(caught.value)

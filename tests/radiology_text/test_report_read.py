@@ -1,0 +1,162 @@
+"""Reports from tables, folders and DICOM; and one error each for what cannot be read."""
+
+import pandas as pd
+import pytest
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.uid import ExplicitVRLittleEndian
+
+from ich_mil.errors import DataError
+from ich_mil.radiology_text.read import MOST_CHARACTERS, Columns, Report, read_reports
+
+SECRET = "Jane Roe has a hematoma"
+CDA = b"""<ClinicalDocument xmlns="urn:hl7-org:v3"><component><structuredBody><component><section>
+<title>Findings</title><text>No <content>hemorrhage</content>.</text></section></component>
+</structuredBody></component></ClinicalDocument>"""
+
+
+def code(meaning):
+    one = Dataset()
+    one.CodeValue, one.CodingSchemeDesignator, one.CodeMeaning = "1", "99TEST", meaning
+    return [one]
+
+
+def item(kind, heading, text="", below=()):
+    one = Dataset()
+    one.RelationshipType, one.ValueType, one.ConceptNameCodeSequence = "CONTAINS", kind, code(heading)
+    if text:
+        one.TextValue = text
+    if below:
+        one.ContentSequence = list(below)
+    return one
+
+
+def write_dicom(path, *, sop_class, **values):
+    data = Dataset()
+    data.SOPClassUID, data.SOPInstanceUID, data.StudyInstanceUID = sop_class, "1.2.3", "1.2"
+    for keyword, value in values.items():
+        setattr(data, keyword, value)
+    data.file_meta, data.preamble = FileMetaDataset(), b"\0" * 128
+    data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    data.file_meta.MediaStorageSOPClassUID, data.file_meta.MediaStorageSOPInstanceUID = sop_class, "1.2.3"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data.save_as(path, enforce_file_format=True)
+
+
+def refused(source, *words, columns=None):
+    """The error of a source, which names it and quotes no report."""
+    with pytest.raises(DataError) as caught:
+        read_reports(source, columns)
+    told = str(caught.value)
+    assert str(source) in told
+    assert "\n" not in told
+    assert "Jane" not in told
+    assert all(word in told for word in words), told
+
+
+def test_a_table(tmp_path):
+    path = tmp_path / "r.csv"
+    path.write_text('\ufeffreport,text,more\nA,"No bleed,\nnone.",x\n\nB,Bleed,\n', encoding="utf-8")
+    assert read_reports(path) == ([Report("A", "A", "No bleed,\nnone."), Report("B", "B", "Bleed")], 0)
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_other_separators_names_of_columns_and_scans(tmp_path, mark):
+    path = tmp_path / "r.csv"
+    path.write_text(mark.join(["study", "Befund", "nr"]) + "\n" + mark.join(["S", "Bleed", "1"]))
+    assert read_reports(path, Columns("nr", "Befund", "study"))[0] == [Report("1", "S", "Bleed")]
+
+
+def test_excel_is_the_same_as_csv(tmp_path):
+    table = pd.DataFrame({"report": ["007", "8"], "text": ["No bleed", "NA"], "scan": ["S", "S"]})
+    table.to_excel(tmp_path / "r.xlsx", index=False)
+    table.to_csv(tmp_path / "r.csv", index=False)
+    expected = [Report("007", "S", "No bleed"), Report("8", "S", "NA")]
+    assert read_reports(tmp_path / "r.xlsx")[0] == read_reports(tmp_path / "r.csv")[0] == expected
+
+
+def test_a_folder_of_texts(tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "2.txt").write_bytes(b"One\r\nTwo")
+    (tmp_path / "1.txt").write_text("Größe", encoding="utf-16")
+    (tmp_path / ".hidden").write_bytes(b"\xff")
+    assert read_reports(tmp_path)[0] == [Report("1", "1", "Größe"), Report("b/2", "b/2", "One\nTwo")]
+
+
+def test_a_structured_report_keeps_its_headings(tmp_path):
+    tree = [
+        item("CONTAINER", "History", below=[item("TEXT", "Reason", "Bleed?")]),
+        item("CONTAINER", "Findings", below=[item("TEXT", "Brain", "Subdural hematoma.")]),
+    ]
+    write_dicom(tmp_path / "sr.dcm", sop_class="1.2.840.10008.5.1.4.1.1.88.11", ContentSequence=tree)
+    write_dicom(tmp_path / "ct", sop_class="1.2.840.10008.5.1.4.1.1.2")
+    (report,), others = read_reports(tmp_path)
+    assert (report.name, report.scan, others) == ("1.2.3", "1.2", 1)
+    assert report.text.split() == [
+        "HISTORY:",
+        "REASON:",
+        "Bleed?",
+        "FINDINGS:",
+        "BRAIN:",
+        "Subdural",
+        "hematoma.",
+    ]
+
+
+def test_encapsulated_documents(tmp_path):
+    kind = "1.2.840.10008.5.1.4.1.1.104.2"
+    write_dicom(tmp_path / "cda", sop_class=kind, EncapsulatedDocument=CDA)
+    (report,), _ = read_reports(tmp_path)
+    assert " ".join(report.text.split()) == "FINDINGS: No hemorrhage ."
+    write_dicom(
+        tmp_path / "cda",
+        sop_class=kind,
+        MIMETypeOfEncapsulatedDocument="text/plain",
+        EncapsulatedDocument=b"No bleed.\0",
+    )
+    assert read_reports(tmp_path)[0][0].text == "No bleed."
+    write_dicom(tmp_path / "cda", sop_class=kind, EncapsulatedDocument=b"<!DOCTYPE x [<!ENTITY a 'b'>]><x/>")
+    refused(tmp_path / "cda", "entities")
+    write_dicom(
+        tmp_path / "cda",
+        sop_class="1.2.840.10008.5.1.4.1.1.104.1",
+        MIMETypeOfEncapsulatedDocument="application/pdf",
+        EncapsulatedDocument=b"%PDF",
+    )
+    refused(tmp_path / "cda", "application/pdf")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"report,text\nA,No bleed\nB, \n", ["line 3", "empty"]),
+        (b"report,text\nA,\n", ["line 2", "empty"]),
+        (f"id,{SECRET}\nA,{SECRET}\n".encode(), ["'report'", "--report-column"]),
+        (f"report,note\nA,{SECRET}\n".encode(), ["'text'", "--text-column"]),
+        (f"report,text\n,{SECRET}\n".encode(), ["line 2", "no report"]),
+        (f"report,text\nA,{SECRET},x,y\nB,{SECRET},\n".encode(), ["CSV"]),
+        (b"report,text\nA,\xff\xff\n", ["UTF-8", "byte 14"]),
+        (b"report,text\nA,b\0c\n", ["zero bytes"]),
+        (b"report,text\n", ["no report"]),
+        (b"report,text\nA," + b"x " * (5 << 20), ["line 2", "10,485,760 characters"]),
+        (f"report,text,scan\nA,{SECRET},1\nA,{SECRET},2\n".encode(), ["twice", "A"]),
+        (f"report,text,scan\nA,{SECRET},\n".encode(), ["line 2", "no scan"]),
+    ],
+)
+def test_a_table_that_cannot_be_used(tmp_path, content, words):
+    path = tmp_path / "r.csv"
+    path.write_bytes(content)
+    refused(path, *words)
+
+
+def test_other_sources_that_cannot_be_used(tmp_path):
+    refused(tmp_path / "none.csv", "cannot be read")
+    refused(tmp_path / "none", "no such file")
+    refused(tmp_path, "no report")
+    (tmp_path / "r.xlsx").write_bytes(b"report,text")
+    refused(tmp_path / "r.xlsx", "Excel")
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_bytes(b"\x89PNG\x00\xff")
+    refused(folder / "a.txt", "UTF-8")
+    (folder / "a.txt").write_text("x" * (MOST_CHARACTERS + 1))
+    refused(folder / "a.txt", "1,000,001 characters")

@@ -1,0 +1,116 @@
+"""Tables of labels in the forms in which people write them, and their faults."""
+
+import pandas as pd
+import pytest
+
+from ich_mil.errors import DataError
+from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.sets.scan_labels import find_labels, read_scan_labels
+from ich_mil.sets.scan_names import ScanNames
+
+UIDS = [("1.2.3", "1.2.3"), ("1.2.4", "1.2.4"), ("1.2.5", "1.2.5")]
+NAMES = [*UIDS, ("1.2.3", "001"), ("1.2.4", "002"), ("1.2.5", "003")]
+WANTED = {"1.2.3": 1, "1.2.4": 0}
+
+
+def labels_of(path, names=NAMES, more=tuple):
+    rows, _ = read_scan_labels(path).match(ScanNames(names), more)
+    return dict(zip(rows.index, rows.label, strict=True))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "scan,label\n001,1\n002,0\n",
+        "\ufeffSCAN;Label\n001;1\n002;0\n",
+        " Scan ID \t LABEL \n 001 \t 1 \n 002 \t 0 \n",
+        "folder,label\n1,yes\n2,No\n003,\n",
+        "Study Instance UID,label\n1.2.3,TRUE\n1.2.4,false\n",
+        "scan,label\n1.0,1.0\n2.0,0.0\n",
+        "scan;label\n1;1,0\n2;0,0\n",
+        "scan,label\n1.2.3,positive\n002,Negative\n",
+        "folder,study_uid,label\n1,1.2.3,pos\n,1.2.4,neg\n",
+    ],
+)
+def test_a_table_as_people_write_it(tmp_path, text):
+    (tmp_path / "labels.csv").write_text(text, encoding="utf-8")
+    assert labels_of(tmp_path / "labels.csv") == WANTED
+
+
+def test_an_excel_file_with_numbers_and_booleans(tmp_path):
+    table = pd.DataFrame({"Folder": [1, 2, 3], "Label": [True, False, None]})
+    table.to_excel(tmp_path / "labels.xlsx", index=False)
+    assert labels_of(tmp_path / "labels.xlsx") == WANTED
+    (tmp_path / "labels.xlsx").write_bytes(b"scan,label")
+    with pytest.raises(DataError, match=r"labels\.xlsx: is no Excel table"):
+        read_scan_labels(tmp_path / "labels.xlsx")
+    pd.DataFrame().to_excel(tmp_path / "labels.xlsx", index=False)
+    with pytest.raises(DataError, match=r"labels\.xlsx: "):
+        read_scan_labels(tmp_path / "labels.xlsx")
+
+
+def test_further_names(tmp_path):
+    path = tmp_path / "labels.csv"
+    path.write_text("scan,label\n001,1\n")
+    assert labels_of(path, more=None) == {"1.2.3": 1}  # not called
+    path.write_text("Accession Number,label\n4711,1\n00004712,0\n")
+    assert labels_of(path, more=lambda: [("1.2.3", "00004711"), ("1.2.4", "00004712")]) == WANTED
+
+
+def test_several_ids_of_a_row(tmp_path):
+    path = tmp_path / "labels.csv"
+    path.write_text("folder,accession,study,label\n001,4.7E+14,1.2.3,1\n002,,1.2.4,0\n")
+    assert labels_of(path) == WANTED
+    for study in ("1.2.4", "9.9"):
+        path.write_text(f"folder,accession,study,label\n001,,{study},1\n")
+        with pytest.raises(DataError, match=rf"001, {study} \(line 2\)"):
+            labels_of(path)
+
+
+def test_all_faults_in_one_message(tmp_path):
+    rows = ["001,yes", "002,maybe", ",no", "1,no", "9,no", "s1,yes", "10,"]
+    (tmp_path / "labels.csv").write_text("Folder,Label\n" + "\n".join(rows))
+    names = [*NAMES, ("1.2.3", "s1"), ("1.2.4", "s1")]
+    refused = [LedgerEntry("", "9/x.txt", Code.NOT_DICOM, "x.txt is text")]
+    with pytest.raises(DataError) as caught:
+        read_scan_labels(tmp_path / "labels.csv").match(ScanNames(names), refused=refused)
+    for told in (
+        "labels.csv",
+        "'maybe' (line 3)",
+        "line 4",
+        "2 and 5",
+        "9 (line 6) (x.txt is text)",
+        "s1 (line 7: 2)",
+    ):
+        assert told in str(caught.value)
+    for told in (
+        "column Folder",
+        "from Label",
+        "no = 0 (3)",
+        "yes = 1 (2)",
+        "empty = no label (1)",
+        "3 of 6",
+    ):
+        assert told in str(caught.value)
+
+
+def test_missing_columns_are_told_together(tmp_path):
+    (tmp_path / "labels.csv").write_text("001,1\n002,0\n")
+    with pytest.raises(
+        DataError, match=r"labels\.csv: column of scan ids .* and column label .* found 001, 1"
+    ):
+        read_scan_labels(tmp_path / "labels.csv")
+    (tmp_path / "labels.csv").write_text("Scan,scan,label\na,b,1\n")
+    with pytest.raises(DataError, match=r"labels\.csv: column scan occurs twice"):
+        read_scan_labels(tmp_path / "labels.csv")
+
+
+def test_the_table_in_a_folder(tmp_path):
+    with pytest.raises(DataError, match="labels-template"):
+        find_labels(tmp_path)
+    (tmp_path / "~$labels.xlsx").touch()  # Excel has it open
+    (tmp_path / "Labels.XLSX").touch()
+    assert find_labels(tmp_path) == tmp_path / "Labels.XLSX"
+    (tmp_path / "labels.csv").touch()
+    with pytest.raises(DataError, match=r"Labels\.XLSX, labels\.csv; keep one"):
+        find_labels(tmp_path)

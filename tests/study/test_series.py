@@ -1,0 +1,215 @@
+"""Series of a study: those that are divided, and groups to average."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from ich_mil.ledger import Code
+from ich_mil.study.files.header import SliceHeader, read_headers
+from ich_mil.study.series import average_groups, group_series
+from ich_mil.study.series_choice import reason_for
+from tests.study.headers import codes, header, ordered, part, parts, series_of, stack, tilt_slab, tilted
+
+
+def test_studies_and_series_are_kept_apart():
+    headers = stack([0, 5]) + stack([1, 6, 11], series_uid="b") + stack([2], study_uid="other")
+    studies = group_series(headers)
+    found = {study: [(s.series_uid, len(s.headers)) for s in series] for study, series in studies.items()}
+    assert found == {"study": [("b", 3), ("series", 2)], "other": [("series", 1)]}
+
+
+# Several reconstructions under one series UID
+
+
+@pytest.mark.parametrize("change", [{"kernel": "BONE"}, {"contrast": True}])
+def test_reconstructions_of_the_same_slices_are_divided(change):
+    other = stack(range(0, 150, 5), **({"kernel": "SOFT"} | change))
+    study = group_series([*other, *stack(range(0, 60, 5), kernel="SOFT")])["study"]
+    found = {(s.headers[0].kernel, s.headers[0].contrast): (s.positions, s.entries) for s in study}
+    kind = change.get("kernel", "SOFT"), "contrast" in change
+    assert found == {kind: (tuple(range(0, 150, 5)), ()), ("SOFT", False): (tuple(range(0, 60, 5)), ())}
+
+
+def test_reconstructions_are_divided_if_half_of_them_shows_the_same_slices():
+    low, high, upper = range(0, 50, 5), range(20, 70, 5), range(30, 80, 5)
+    assert passes(stack(low, kernel="BONE"), stack(high, kernel="SOFT")) == [tuple(low), tuple(high)]
+    together = ordered([*stack(low, kernel="BONE"), *stack(upper, kernel="SOFT", path="z")])
+    assert together.positions[:6] == (0, 5, 10, 15, 20, 25)
+    thin = [*stack(range(30), kernel="BONE"), *stack([z + 0.5 for z in range(30)], kernel="SOFT")]
+    assert len(ordered(thin).headers) == 60
+
+
+# A scan and its repeat under one series UID
+
+
+def passes(*slices: list[SliceHeader]) -> list[tuple[float, ...]]:
+    (study,) = group_series(one for some in slices for one in some).values()
+    return [one.positions for one in study]
+
+
+def taken(positions, acquisition: int | None, **changes: object) -> list[SliceHeader]:
+    return stack(positions, acquisition=acquisition, **({"thickness": 5.0} | changes))
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0, 2.0, 2.5, 4.0])
+def test_a_repeat_under_the_same_series_uid_is_divided(shift):
+    again = [z + shift for z in range(0, 150, 5)]
+    repeat = taken(again, 2, path="z")
+    assert passes(taken(range(0, 150, 5), 1), repeat) == [tuple(range(0, 150, 5)), tuple(again)]
+    assert passes(taken(range(0, 150, 5), 1), repeat[:8]) == [tuple(range(0, 150, 5)), tuple(again[:8])]
+
+
+@pytest.mark.parametrize(
+    "slices",
+    [
+        [header(5 * k, number=k, acquisition=k, thickness=5.0) for k in range(30)],  # each slice
+        [header(5 * k, number=k, acquisition=k // 4, thickness=5.0) for k in range(30)],  # table positions
+        [header(5 * k, number=k, acquisition=-k // 4, thickness=5.0) for k in range(30)],  # downwards
+        [header(5 * k, number=k, acquisition=k % 2, thickness=5.0) for k in range(30)],  # side by side
+        [header(4.5 * k, number=k, acquisition=k % 2, thickness=5.0) for k in range(30)],  # nearly
+        [header(0.625 * k, number=k, acquisition=k, thickness=1.25) for k in range(30)],  # overlapping
+        [header(0.625 * k, number=k, acquisition=k // 4, thickness=1.25) for k in range(32)],
+        [header(0.625 * k, number=k, acquisition=k // 15, thickness=1.25) for k in range(30)],
+        [header(2.5 * k, number=k, acquisition=k % 2, thickness=None) for k in range(30)],  # not known
+        [header(2.5 * k, number=k, acquisition=k % 2, thickness=0.0) for k in range(30)],
+        [header(2.5 * k, number=k, acquisition=None, thickness=5.0) for k in range(30)],
+        [*taken(range(0, 150, 5), 1), *taken([72, 77, 82], 2)],  # three slices are no pass
+        [*taken(range(0, 150, 5), 1), *taken([52, 57, 62, 72, 77], 2)],  # not regular
+        [*taken(range(0, 75, 5), 1), *taken(range(75, 150, 5), 2)],  # the next slab
+    ],
+)
+def test_acquisition_numbers_that_say_no_repeat_do_not_divide(slices):
+    series = ordered(slices)
+    assert series.positions == tuple(sorted(h.position[2] for h in slices))
+    assert Code.SERIES_JOINED not in codes(series)  # not divided and joined again
+
+
+def test_slices_of_a_tilted_gantry_overlap_along_their_normal():
+    # 4.5 mm of couch are 3.9 mm along the normal, less than 5 mm / 1.2
+    slices = [tilted(k, 30, step=4.5, acquisition=k % 2, thickness=5.0) for k in range(30)]
+    assert [len(one) for one in passes(slices)] == [15, 15]
+
+
+def test_series_under_one_uid_stand_by_kernel_then_by_path():
+    low, high = tuple(range(0, 150, 5)), tuple(range(2, 150, 5))
+    assert passes(taken(high, 1, path="a"), taken(low, 2, path="z")) == [high, low]
+    assert passes(stack(low, kernel="A", path="z"), stack(low[5:], kernel="B", path="a")) == [low, low[5:]]
+
+
+def test_slabs_and_a_repeat_of_the_whole():
+    whole = taken(range(2, 150, 5), 3, path="z")
+    slabs = [taken(range(0, 75, 5), 1, path="a"), taken(range(75, 150, 5), 2, path="a")]
+    assert passes(*slabs, whole) == [tuple(range(0, 150, 5)), tuple(range(2, 150, 5))]
+
+
+def test_passes_that_go_on_where_another_ends_are_joined_again():
+    low, whole, high = taken(range(0, 75, 5), 1), taken(range(2, 150, 5), 2), taken(range(75, 150, 5), 3)
+    detail = "one scan under 2 passes, continued: series (30 files)"
+    high = [replace(h, path=f"high/{h.path}") for h in high]
+    assert sorted(parts(low, whole, high)) == [("series", 30, []), ("series", 30, [detail])]
+
+
+def test_a_part_that_is_repeated_before_the_whole():
+    part_again, whole = taken(range(2, 50, 5), 2, path="b"), taken(range(3, 150, 5), 3, path="c")
+    expected = [tuple(range(0, 75, 5)), tuple(range(2, 50, 5)), tuple(range(3, 150, 5))]
+    assert passes(taken(range(0, 75, 5), 1, path="a"), part_again, whole) == expected
+
+
+def test_acquisitions_of_two_tilts_are_no_repeat():
+    # along the normal of the first the corners of the second lie 44 mm lower, among those of the first
+    first = tilt_slab(range(0, 40, 4), 20, 0, acquisition=1, thickness=4.0)
+    second = tilt_slab(range(44, 140, 4), 0, 10, acquisition=2, thickness=4.0)
+    assert len(ordered([*first, *second]).headers) == 34
+
+
+def test_groups_do_not_span_two_tilts():
+    series = ordered([*tilt_slab(range(0, 40), 15, 0), *tilt_slab(range(40, 100), 0, 100)])
+    groups = average_groups(series)
+    assert [len(group) for group in groups] == [5] * 20
+    assert groups[7:9] == [(35, 36, 37, 38, 39), (40, 41, 42, 43, 44)]
+    # Nor where the groups would not end there of themselves.
+    series = ordered([*tilt_slab(range(0, 38), 15, 0), *tilt_slab(range(38, 100), 0, 100)])
+    sides = {
+        tuple(series.headers[i].instance_number >= 100 for i in {g[0], g[-1]}) for g in average_groups(series)
+    }
+    assert sides <= {(False,), (True,), (False, False), (True, True)}
+
+
+# Groups to average
+
+
+@pytest.mark.parametrize(
+    ("n", "step", "sizes"),
+    [
+        *((6, step, [1] * 6) for step in (5.0, 3.0, 2.5)),
+        *((6, 2.0, [2, 2, 2]), (8, 1.25, [4, 4]), (10, 1.0, [5, 5]), (320, 0.625, [8] * 40)),
+        *((11, 1.0, [6, 5]), (3, 0.625, [3])),
+    ],
+)
+def test_group_sizes(n, step, sizes):
+    groups = average_groups(series_of("a", n, step))
+    assert [len(group) for group in groups] == sizes
+    assert [i for group in groups for i in group] == list(range(n))
+    assert [len(g) for g in average_groups(series_of("a", 9, 1.0), thickness=3.0)] == [3, 3, 3]
+    with pytest.raises(ValueError, match="positive"):
+        average_groups(series_of("a", 9, 1.0), thickness=0.0)
+
+
+@pytest.mark.parametrize(
+    ("n", "step", "slice_mm", "groups"),
+    [
+        (15, 1.0, 5.0, [(2,), (7,), (12,)]),
+        (8, 1.25, 2.5, [(1,), (3,), (5,), (7,)]),  # 2.5 mm slices side by side, as they are left alone
+        (10, 1.0, 8.0, [(2,), (7,)]),  # no further apart than 5 mm
+        (4, 2.0, 2.5, [(0,), (1,), (2,), (3,)]),
+        (3, 5.0, 5.0, [(0,), (1,), (2,)]),
+        (10, 1.0, 2.3, [(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)]),  # thin ones that overlap are averaged
+        (10, 1.0, 0.0, [(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)]),  # not known
+    ],
+)
+def test_thick_slices_that_overlap_are_not_averaged(n, step, slice_mm, groups):
+    assert average_groups(series_of("a", n, step, thickness=slice_mm)) == groups
+
+
+def test_the_thickness_and_the_step_of_most_slices_count():
+    slices = [header(z, number=z, thickness=5.0 if z == 4 else 1.0) for z in range(10)]
+    assert average_groups(ordered(slices)) == [(0, 1, 2, 3, 4), (5, 6, 7, 8, 9)]
+    series = ordered(stack([0, *(0.6 + 0.7 * k for k in range(55))]))  # 0.6 mm once, then 0.7
+    assert [len(group) for group in average_groups(series)] == [7] * 8
+    uneven = ordered(stack([0, 1, 2.15, 3.3, 4.45, 5.75]))  # 1.3 mm is not alike to the first step
+    assert average_groups(uneven) == [(0, 1, 2), (3, 4, 5)]
+
+
+def test_groups_do_not_span_a_gap_or_a_change_of_spacing():
+    series = ordered(stack([0, 1, 2, 3, 4, 5, 6, 20, 21, 22, 23, 24]))
+    assert codes(series) == [Code.GAP]
+    assert average_groups(series) == [(0, 1, 2, 3, 4, 5, 6), (7, 8, 9, 10, 11)]
+    assert average_groups(ordered(stack([0, 10, 11, 12, 13, 14]))) == [(0,), (1, 2, 3, 4, 5)]
+    thick = ordered(stack([0, 1, 2, 3, 4, 9, 14, 19, 24]))
+    assert average_groups(thick) == [(0, 1, 2, 3, 4), (5,), (6,), (7,), (8,)]
+
+
+def test_groups_do_not_span_a_joint_but_interleaved_parts():
+    series = ordered([*part("a", *range(0, 13), thickness=1.0), *part("b", *range(13, 40), thickness=1.0)])
+    assert codes(series) == [Code.SERIES_JOINED]
+    groups = average_groups(series)
+    assert [len(group) for group in groups] == [5, 4, 4, 6, 6, 5, 5, 5]
+    assert (groups[2], groups[3]) == ((9, 10, 11, 12), (13, 14, 15, 16, 17, 18))
+    odd, even = part("a", *range(0, 40, 2), thickness=1.0), part("b", *range(1, 40, 2), thickness=1.0)
+    assert average_groups(ordered([*odd, *even])) == [tuple(range(i, i + 5)) for i in range(0, 40, 5)]
+
+
+@pytest.mark.realdata
+def test_ge_head(shared_data):
+    paths = sorted((shared_data / "ge_head_ct").glob("*.dcm"))
+    random.Random(1).shuffle(paths)
+    series = ordered(header for path in paths for header in read_headers(path))
+    assert [h.instance_number for h in series.headers] == list(range(1, 29))
+    assert [h.thickness for h in series.headers] == [4.0] * 14 + [7.0] * 14
+    assert codes(series) == [Code.SPACING_CHANGES, Code.TILTED]
+    assert "13 x 4.00, 1 x 1.08, 13 x 7.00" in series.entries[0].detail
+    assert "18.5 degrees" in series.entries[1].detail
+    reason = "plain, 4.0 mm, 28 slices, 144 mm, 1 spacing-changes; the only series"
+    assert reason_for(series, [series]) == reason
+    assert average_groups(series) == [(i,) for i in range(28)]
