@@ -47,7 +47,6 @@ from ich_mil.gp.bags import (
 from ich_mil.gp.fit_calibration import fit_calibrated
 from ich_mil.gp.inference.kernel_choice import choose_kernel
 from ich_mil.gp.inference.report import FitReport
-from ich_mil.gp.modes import usual_tensors
 from ich_mil.gp.observations.densities import Density
 from ich_mil.gp.predict import Predictions, predict
 from ich_mil.gp.settings import HeadSettings
@@ -102,7 +101,6 @@ class Head(ClassifierMixin, BaseEstimator):
         plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in parameters.items()}
         return HeadSettings(**plain), density, kernel
 
-    @usual_tensors()
     def fit(
         self,
         X: Tables,
@@ -216,7 +214,6 @@ class Head(ClassifierMixin, BaseEstimator):
         check_order(labels, bags, "labels")
         return float(accuracy_score(np.asarray(labels), self.predict(X, bags)))
 
-    @usual_tensors()
     def _predictions(self, X: Tables, bags: Values | None) -> tuple[Predictions, np.ndarray]:
         check_is_fitted(self, "model_")
         check_columns(X, self.model_.feature_names)
@@ -234,7 +231,6 @@ class Head(ClassifierMixin, BaseEstimator):
         save_head(self.model_, Path(folder))
 
     @classmethod
-    @usual_tensors()
     def load(cls, folder: Path, *, kernel: gpytorch.kernels.Kernel | None = None) -> Self:
         """Load a head written by `save`; its predictions are the same, bit for bit.
 

@@ -320,33 +320,11 @@ def test_every_family_fits_calibrates_and_comes_back(tmp_path, family, monkeypat
     assert np.array_equal(Head.load(tmp_path).predict_bag_proba(x, offsets), p)
 
 
-@pytest.mark.parametrize(
-    "mode",
-    [
-        torch.no_grad,
-        torch.inference_mode,
-        lambda: torch.device("meta"),
-        lambda: torch.autocast("cpu", torch.bfloat16),
-    ],
-    ids=["no grad", "inference", "default device", "autocast"],
-)
-def test_it_is_the_same_head_whatever_mode_it_is_fitted_in(mode, tmp_path, monkeypatch):
-    monkeypatch.setattr("ich_mil.gp.inference.replicates.ROUNDS", 1)
-    x, offsets, labels = scans(20)
-    own = LogDensity(lambda c: -torch.log(torch.cosh(c / 2)), bounded=True)
-    settings = {**SMALL, "learn": "kernel", "density": own}
-    settings["precision"] = "mixed"
-    head = Head(**settings).fit(x, offsets, labels)
+def test_autograd_through_a_loaded_head(head, tmp_path):
     head.save(tmp_path)
-    expected = head.predict_bag_proba(x, offsets)
-    with mode():
-        given = x.clone()  # as an encoder makes them in that mode
-        made = Head(**settings).fit(given, offsets, labels)
-        loaded = Head.load(tmp_path)
-        for one in (made, loaded, head):
-            assert np.array_equal(one.predict_bag_proba(given, offsets), expected)
-    for one in (made, loaded):  # autograd goes through them afterwards, for maps of evidence
-        seen = x[:3].clone().requires_grad_()
+    x = scans(30)[0][:3]
+    for one in (head, Head.load(tmp_path)):  # for maps of evidence
+        seen = x.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(one.model_(seen).mean.sum(), seen)
         assert float(gradient.abs().min()) > 0
 

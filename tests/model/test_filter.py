@@ -1,11 +1,19 @@
 """Filter of slice probabilities along z."""
 
 import math
+from dataclasses import fields, replace
 
 import numpy as np
 import torch
+from ich_mil.data.features import FeatureSet
+from ich_mil.data.views import Views
+from ich_mil.runs.model import Member, TrainedModel, filtered
 
+from ich_mil.gp.bags import Bags
+from ich_mil.gp.fit import fit
+from ich_mil.gp.settings import HeadSettings
 from ich_mil.model.model import filtered
+from tests.gp.synthetic import scans
 
 
 def test_weights_of_the_filter_by_hand():
@@ -23,3 +31,38 @@ def test_weights_of_the_filter_by_hand():
 def test_unknown_positions_leave_probabilities_as_they_are():
     p = torch.rand(4, 3, generator=torch.Generator().manual_seed(0))
     assert torch.equal(filtered(p, torch.tensor([0.0, 5.0, math.nan])), p)
+
+
+def test_a_model_filters_where_positions_are_known(tmp_path):
+    x, offsets, labels = scans(6)
+    head, _ = fit(Bags(x, offsets, labels), HeadSettings(n_inducing=6, sweeps=3))
+    n, names = len(x), [f"s{b}" for b in range(6)]
+    unknown = torch.full((n,), math.nan)
+    z = 3.0 * torch.arange(n, dtype=torch.float64)
+    features = FeatureSet(
+        scans=names,
+        patients=names,
+        x=x.float(),
+        offsets=offsets,
+        labels=labels,
+        slice_names=[str(i) for i in range(n)],
+        slice_labels=torch.full((n,), -1),
+        positions=unknown,
+        cnn_scan=torch.full((6,), math.nan),
+        cnn_slice=unknown,
+        attention=unknown,
+    )
+    member = Member(tmp_path, None, head, None, 0, None)
+    values = dict.fromkeys(field.name for field in fields(TrainedModel)) | {
+        "members": (member,),
+        "samples": 50,
+    }
+    model = TrainedModel(**values)
+    plain, with_z = (model.predict(Views.of([one])) for one in (features, replace(features, positions_mm=z)))
+    assert torch.equal(plain.scan_mean, with_z.scan_mean)
+    pairs = zip(
+        plain.slice_mean.split(offsets.diff().tolist()), z.split(offsets.diff().tolist()), strict=True
+    )
+    expected = torch.cat([filtered(p[None], own)[0] for p, own in pairs])
+    torch.testing.assert_close(with_z.slice_mean, expected, rtol=1e-10, atol=0)
+    assert not torch.allclose(expected, plain.slice_mean)
