@@ -67,6 +67,20 @@ def test_the_sum_of_each_sample_is_exact(planted, fine, monkeypatch):
         )
 
 
+def test_batch_norms_are_part_of_the_maps(fine):
+    """Maps fold them into convolutions; `latent_difference` runs the encoder as it is."""
+    torch.manual_seed(0)
+    cnn = AttentionCnn(EncoderSettings(name="tf_efficientnet_lite0", size=64), CnnSettings()).eval()
+    for norm in [module for module in cnn.modules() if isinstance(module, torch.nn.BatchNorm2d)]:
+        norm.running_mean.uniform_(-0.1, 0.1)
+        norm.running_var.uniform_(0.5, 2)
+    head, pictures = fitted_to_a_patch(cnn, size=64, rows=slice(8, 24), columns=slice(32, 48))
+    scan = pictures[20:28]
+    mean, _ = slice_maps(cnn, head, scan, [6], draw_weights(head, 2, seed=0))
+    wanted = latent_difference(cnn, head, scan, [6], head.q_mean[None])
+    assert float(mean.sum()) == pytest.approx(float(wanted), rel=1e-2)
+
+
 SETTINGS = [
     (EncoderSettings(size=64), CnnSettings()),  # cut after the first block
     # after the second, 34 cells of 4 pixels, 2 pixels in
