@@ -96,12 +96,12 @@ def test_an_incomplete_scan_is_never_negative():
     assert whole_only(NEGATIVE, whole) == NEGATIVE
 
 
-def test_files_of_no_study_are_refused_ones_that_may_be_slices():
+def test_files_of_no_study():
     nameless = entries(Code.NO_UID, scan="")
     assert in_no_study(nameless + entries(Code.NOT_DICOM, scan="") + entries(Code.NO_UID)) == nameless
 
 
-def test_entries_are_written_and_counted_whatever_the_names_of_files_hold(tmp_path):
+def test_entries_are_written_and_counted(tmp_path):
     lines = [LedgerEntry("s", 'a\rb\n,".dcm', Code.GAP, "5 mm"), LedgerEntry("", "ä", Code.NOT_CT, "")]
     with LedgerWriter(tmp_path / "ledger.csv") as ledger:
         ledger.write(lines)

@@ -15,7 +15,7 @@ from ich_mil.dicom_results.parametric_map import parametric_maps
 from tests.dicom_results.made import identity_of, maps_of, referenced
 
 
-def test_maps_are_stored_bit_for_bit_where_their_slices_lie(made):
+def test_maps_are_stored_bit_for_bit(made):
     context = read_context(made.scan, made.prepared)
     assert made.maps is not None
     fine = made.maps.on_grid(*made.prepared.hu(made.scan.scan).shape[1:])
@@ -62,7 +62,7 @@ def test_maps_are_stored_bit_for_bit_where_their_slices_lie(made):
         assert plain.FrameOfReferenceUID == context.slices[0].middle.frame_of_reference
 
 
-def test_averaged_slices_lie_in_the_middle_of_their_sources(averaged):
+def test_position_of_averaged_slices(averaged):
     context = read_context(averaged.scan, averaged.prepared)
     assert {len(one.images) for one in context.slices} == {2}
     for one, row in zip(context.slices, averaged.scan.slices, strict=True):
@@ -79,7 +79,7 @@ def test_averaged_slices_lie_in_the_middle_of_their_sources(averaged):
         assert {item.SpatialLocationsPreserved for item in items} == {"NO"}
 
 
-def test_an_averaged_slice_of_a_tilted_gantry_is_as_thick_as_its_sources_along_their_normal(averaged):
+def test_thickness_of_an_averaged_tilted_slice(averaged):
     context = read_context(averaged.scan, averaged.prepared)
     low, high = context.slices[0].images
     tilted, x, y, z = (1.0, 0.0, 0.0, 0.0, 0.8, -0.6), *low.header.position
@@ -90,7 +90,7 @@ def test_an_averaged_slice_of_a_tilted_gantry_is_as_thick_as_its_sources_along_t
     assert replace(context.slices[0], images=images).thickness == pytest.approx(8.0, abs=1e-9)
 
 
-def test_frames_of_one_file_are_referred_to_by_number(multi_frame):
+def test_references_to_frames(multi_frame):
     context = read_context(multi_frame.scan, multi_frame.prepared)
     # the file holds them from above
     assert [one.middle.frame for one in context.slices] == [6, 5, 4, 3, 2, 1]
@@ -105,7 +105,7 @@ def test_frames_of_one_file_are_referred_to_by_number(multi_frame):
     assert [referenced(item) for item in summary.SourceImageSequence] == [("1.2.3.1", frames)]
 
 
-def test_what_differs_between_slices_is_said_of_each_frame(rsna):
+def test_differences_between_slices_are_per_frame(rsna):
     context = read_context(rsna.scan, rsna.prepared)
     tilted = (1.0, 0.0, 0.0, 0.0, 0.8, -0.6)
     changed = tuple(
@@ -142,7 +142,7 @@ def test_what_differs_between_slices_is_said_of_each_frame(rsna):
         np.testing.assert_array_equal(ds.pixel_array[i], maps.mean[place])
 
 
-def test_each_frame_of_reference_has_maps_and_a_series_of_its_own(rsna):
+def test_each_frame_of_reference_has_its_own_series(rsna):
     context = read_context(rsna.scan, rsna.prepared)
     changed = tuple(
         one
@@ -164,7 +164,7 @@ def test_each_frame_of_reference_has_maps_and_a_series_of_its_own(rsna):
         assert {one.tobytes() for one in ds.pixel_array} == {one.tobytes() for one in values}
 
 
-def test_maps_without_evidence_and_with_nan_can_be_stored(rsna):
+def test_maps_without_evidence_are_stored(rsna):
     assert rsna.maps is not None
     mean = -np.abs(rsna.maps.mean)
     mean[0, 0, 0] = np.nan

@@ -22,7 +22,7 @@ from ich_mil.study.geometry.planes import Edges
 from tests.dicom_results.made import identity_of, maps_of, referenced, sources
 
 
-def test_pictures_are_a_summary_and_one_for_each_slice_with_maps(made):
+def test_captures_are_summary_and_mapped_slices(made):
     context = read_context(made.scan, made.prepared)
     assert made.maps is not None
     summary, *slices = made.read("capture")
@@ -90,7 +90,7 @@ def test_the_pictures_mark_the_sides_of_the_patient(rsna, monkeypatch):
         assert (top[1] - y, y - bottom[1]) == pytest.approx([side / 2 - 12] * 2)
 
 
-def test_each_square_of_the_summary_is_that_of_its_slice(rsna, monkeypatch):
+def test_squares_of_the_summary(rsna, monkeypatch):
     monkeypatch.setattr(picture, "_pixels", lambda figure: figure)
     n, shown = len(rsna.scan.slices), [1, 3, 4]
     hu = np.stack([np.full((64, 64), 10 * place, np.int16) for place in range(n)])  # 0 to 80 are 0 to 1
@@ -117,7 +117,7 @@ def test_each_square_of_the_summary_is_that_of_its_slice(rsna, monkeypatch):
     assert ticks == list(range(1, n + 1))
 
 
-def test_a_scan_without_maps_has_no_map_and_only_a_summary(rsna, folder):
+def test_results_of_a_scan_without_maps(rsna, folder):
     (folder / "notes.txt").write_text("mine")
     rsna.again(folder)
     names = [path.name for path in replace(rsna, maps=maps_of(6, most=0)).again(folder)]
@@ -132,7 +132,7 @@ def test_a_scan_without_maps_has_no_map_and_only_a_summary(rsna, folder):
 # key slices
 
 
-def test_key_slices_are_the_best_of_each_run_then_the_most_probable(rsna):
+def test_choice_of_key_slices(rsna):
     def scan(probabilities, runs=()) -> ScanResult:
         slices = tuple(
             replace(rsna.scan.slices[0], slice=i, probability=p) for i, p in enumerate(probabilities)
@@ -152,7 +152,7 @@ def test_key_slices_are_the_best_of_each_run_then_the_most_probable(rsna):
     assert key_slices(scan(rising, single)) == list(range(16, 0, -2))
 
 
-def test_the_key_objects_are_the_key_slices_and_say_why(made):
+def test_key_objects_refer_to_the_key_slices(made):
     context = read_context(made.scan, made.prepared)
     (ds,) = made.read("key")
     document = KeyObjectSelectionDocument.from_dataset(ds)

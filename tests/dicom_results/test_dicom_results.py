@@ -47,7 +47,7 @@ def expected(of: ScanResult | SliceResult) -> dict[str, float]:
 # the study
 
 
-def test_every_object_is_of_the_study_of_its_sources_and_of_a_series_of_its_own(made):
+def test_objects_have_study_of_sources_and_own_series(made):
     context = read_context(made.scan, made.prepared)
     series = {}
     for kind in KINDS:
@@ -76,7 +76,7 @@ def test_every_object_is_of_the_study_of_its_sources_and_of_a_series_of_its_own(
     assert len(set(uids)) == len(uids) == 1 + 2 + 2 + 1 + 1
 
 
-def test_what_an_rsna_study_lacks_is_supplied_and_told(rsna):
+def test_missing_values_of_an_rsna_study(rsna):
     (report,) = rsna.read("report")
     notes = read_context(rsna.scan, rsna.prepared).notes
     original = [study_and_image(path) for path in rsna.root.glob("*.dcm")]
@@ -146,7 +146,7 @@ def test_patient_and_order_of_a_hospital_are_kept(tmp_path):
 # numbers
 
 
-def test_the_report_says_the_probabilities_to_the_last_digit(made):
+def test_the_report_holds_exact_probabilities(made):
     report = srread(made.named("report")[0])
     scan, *slices = report.content.get_image_measurement_groups()
     assert scan.finding_type is None
@@ -158,7 +158,7 @@ def test_the_report_says_the_probabilities_to_the_last_digit(made):
         assert numbers(group, codes.SCAN_WITHOUT) == {"": one.scan_without}
 
 
-def test_the_report_refers_to_every_image_a_slice_was_made_from(made):
+def test_the_report_refers_to_every_source_image(made):
     context = read_context(made.scan, made.prepared)
     report = srread(made.named("report")[0])
     _, *slices = report.content.get_image_measurement_groups()
@@ -172,7 +172,7 @@ def test_the_report_refers_to_every_image_a_slice_was_made_from(made):
     }
 
 
-def test_the_report_names_the_algorithm_its_version_and_the_notice(rsna):
+def test_the_report_names_algorithm_and_notice(rsna):
     (report,) = rsna.read("report")
     texts = [item for item in report.ContentSequence if item.ValueType == "TEXT"]
     assert texts[-1].ConceptNameCodeSequence[0].CodeValue == "121106"
@@ -223,7 +223,7 @@ def test_only_decisions_with_a_guarantee_are_coded(rsna, decision, guarantee, fi
             assert (one.unit, one.method) == (codes.NO_UNITS, codes.OF_HEMORRHAGE)
 
 
-def test_comments_hold_the_promise_and_the_ledger_without_its_file_names(rsna):
+def test_comments_hold_rule_and_ledger_without_file_names(rsna):
     ledger = tuple(LedgerEntry("s", "DOE^JANE.dcm", code, "x") for code in (Code.GAP, Code.PADDING, Code.GAP))
     context = read_context(rsna.scan, rsna.prepared)
     scan = replace(rsna.scan, ledger=ledger, unlikeness=1.5)
@@ -248,7 +248,7 @@ def content(path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["rsna", "multi_frame"])
-def test_the_same_results_written_twice_are_the_same_objects(every, name, folder):
+def test_results_written_twice_are_the_same_objects(every, name, folder):
     made = every[name]
     again = made.again(folder)
     assert [path.name for path in again] == [path.name for path in made.paths]
@@ -276,7 +276,7 @@ def test_other_results_have_other_uids(rsna, place, name):
     assert identify(*case, datetime(2026, 11, 21)).uid("series", "MAP") != old.uid("series", "MAP")
 
 
-def test_uids_do_not_depend_on_file_names_or_files_beside_the_images(rsna, monkeypatch):
+def test_uids_do_not_depend_on_file_names(rsna, monkeypatch):
     context, now = read_context(rsna.scan, rsna.prepared), datetime(2026, 11, 21)
 
     def digest(*entries):
@@ -294,7 +294,7 @@ def test_uids_do_not_depend_on_file_names_or_files_beside_the_images(rsna, monke
 # bad input
 
 
-def test_changed_sources_and_results_of_another_scan_are_refused(tmp_path):
+def test_changed_sources_are_refused(tmp_path):
     made = write(few_slices(tmp_path), tmp_path, most=0)
     with pytest.raises(DataError, match="'elsewhere' are not those of the predictions"):
         made.again(tmp_path / "again", scan="elsewhere")
@@ -308,7 +308,7 @@ def test_changed_sources_and_results_of_another_scan_are_refused(tmp_path):
     assert not (tmp_path / "again").exists()
 
 
-def test_each_image_keeps_what_it_says_and_only_the_rest_is_supplied(tmp_path):
+def test_only_missing_values_are_supplied(tmp_path):
     says = [
         {"SliceThickness": 3.0, "FrameOfReferenceUID": "1.2.9", "SOPClassUID": CTImageStorage},
         {"FrameOfReferenceUID": "no UID"},
@@ -353,7 +353,7 @@ def predecessors(report):
     ]
 
 
-def test_the_report_of_a_study_that_grew_names_the_report_it_replaces(rsna, folder):
+def test_a_new_report_names_its_predecessor(rsna, folder):
     (older,) = rsna.read("report")
     scan, hu = replace(rsna.scan, probability=0.5), rsna.prepared.hu(rsna.scan.scan)
     write_dicom_results(scan, rsna.results, rsna.prepared, hu, None, folder, replaced=rsna.paths)

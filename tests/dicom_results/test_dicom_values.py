@@ -11,7 +11,7 @@ from ich_mil.dicom_results.patient import patient_and_study
 from ich_mil.dicom_results.values import derived_uid, line, paragraph, valid_or_empty, valid_uid
 
 
-def test_a_derived_uid_is_a_name_based_uuid_that_never_changes():
+def test_a_derived_uid_is_a_stable_uuid():
     uid = derived_uid("not a UID", "ID_000012eaf")
     # what archives hold by now: a changed rule would make all results appear twice
     assert uid == valid_uid("ID_000012eaf") == "2.25.290852179067405458798620605455486318691"
@@ -27,7 +27,7 @@ def test_an_invalid_uid_is_replaced(uid):
     assert UID(valid_uid(uid)).is_valid
 
 
-def test_valid_values_are_kept_whole_and_others_left_out():
+def test_valid_values_are_kept_whole():
     texts = {
         "DA": ("20200229", "2020.02.29", "yesterday"),
         "TM": ("101530.123456", "10:15:30", "noon"),
@@ -67,7 +67,7 @@ def test_valid_values_of_the_image_are_copied():
     assert "no StudyDate, StudyTime, AccessionNumber" in notes
 
 
-def test_a_value_that_is_not_valid_is_left_out_and_not_repeated():
+def test_invalid_values_are_left_out_and_not_repeated():
     elements, notes = patient(
         PatientID="DOE-" + 70 * "7", StudyID="1" * 17, PatientSex="m", StudyDate="20261121"
     )
@@ -82,7 +82,7 @@ def test_a_value_that_is_not_valid_is_left_out_and_not_repeated():
     ("accession", "valid", "order"),
     [("1" * 16, "1" * 16, None), ("1" * 17, "", "1" * 17), ("7" * 65, "", None), ("HOSP\\1", "", None)],
 )
-def test_an_accession_number_that_is_too_long_keeps_the_link_to_the_order(accession, valid, order):
+def test_a_long_accession_number_becomes_the_order_number(accession, valid, order):
     elements, notes = patient(AccessionNumber=accession)
     assert elements.AccessionNumber == valid
     assert elements.get("FillerOrderNumberImagingServiceRequest") == order

@@ -5,14 +5,13 @@ from dataclasses import fields, replace
 
 import numpy as np
 import torch
-from ich_mil.data.features import FeatureSet
-from ich_mil.data.views import Views
-from ich_mil.runs.model import Member, TrainedModel, filtered
 
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.model.model import filtered
+from ich_mil.model.model import Member, TrainedModel, filtered
+from ich_mil.sets.features import FeatureSet
+from ich_mil.sets.views import Views
 from tests.gp.synthetic import scans
 
 

@@ -56,7 +56,7 @@ def map_of(cnn, head, scan, n, w, monkeypatch):
         return slice_maps(cnn, head, scan, [n], torch.stack([w, w]))[0]
 
 
-def test_the_sum_is_exact_in_the_limit_for_every_sample(planted, fine, monkeypatch):
+def test_the_sum_of_each_sample_is_exact(planted, fine, monkeypatch):
     cnn, head, pictures = planted
     scan = pictures[20:28]
     weights = draw_weights(head, 3, seed=0)
@@ -65,6 +65,20 @@ def test_the_sum_is_exact_in_the_limit_for_every_sample(planted, fine, monkeypat
         assert float(map_of(cnn, head, scan, 6, w, monkeypatch).sum()) == pytest.approx(
             float(value), rel=1e-2
         )
+
+
+def test_batch_norms_are_part_of_the_maps(fine):
+    """Maps fold them into convolutions; `latent_difference` runs the encoder as it is."""
+    torch.manual_seed(0)
+    cnn = AttentionCnn(EncoderSettings(name="tf_efficientnet_lite0", size=64), CnnSettings()).eval()
+    for norm in [module for module in cnn.modules() if isinstance(module, torch.nn.BatchNorm2d)]:
+        norm.running_mean.uniform_(-0.1, 0.1)
+        norm.running_var.uniform_(0.5, 2)
+    head, pictures = fitted_to_a_patch(cnn, size=64, rows=slice(8, 24), columns=slice(32, 48))
+    scan = pictures[20:28]
+    mean, _ = slice_maps(cnn, head, scan, [6], draw_weights(head, 2, seed=0))
+    wanted = latent_difference(cnn, head, scan, [6], head.q_mean[None])
+    assert float(mean.sum()) == pytest.approx(float(wanted), rel=1e-2)
 
 
 SETTINGS = [
@@ -107,7 +121,7 @@ def test_the_spread_is_that_of_the_samples(planted, monkeypatch):
     torch.testing.assert_close(std, single.std(0), rtol=1e-4, atol=1e-6)
 
 
-def test_a_slice_has_the_same_map_whatever_else_is_asked_for(planted):
+def test_maps_do_not_depend_on_other_slices(planted):
     cnn, head, pictures = planted
     weights = draw_weights(head, 4, seed=0)
     both = slice_maps(cnn, head, pictures[20:28], [6, 1], weights)
@@ -118,7 +132,7 @@ def test_a_slice_has_the_same_map_whatever_else_is_asked_for(planted):
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_maps_are_the_same_where_no_gradient_is_kept(planted, mode):
+def test_maps_without_gradient_mode(planted, mode):
     cnn, head, pictures = planted
     weights = draw_weights(head, 4, seed=0)
     wanted = slice_maps(cnn, head, pictures[20:28], [6], weights)
@@ -127,7 +141,7 @@ def test_maps_are_the_same_where_no_gradient_is_kept(planted, mode):
     assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
-def test_slices_that_are_not_there_and_a_cnn_in_training_are_refused(planted):
+def test_missing_slices_and_training_mode_are_refused(planted):
     cnn, head, pictures = planted
     weights = draw_weights(head, 2, seed=0)
     with pytest.raises(IndexError, match="index 8 is out of bounds"):

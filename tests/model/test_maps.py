@@ -36,7 +36,7 @@ def test_what_is_written_is_what_is_read(scan, maps, tmp_path):
     assert read_maps(tmp_path, scan, MODEL) is None
 
 
-def test_maps_of_another_model_or_of_other_slices_are_none(scan, maps, tmp_path):
+def test_maps_of_another_model_are_none(scan, maps, tmp_path):
     write_maps(maps, tmp_path, scan, MODEL)
     assert read_maps(tmp_path, scan, replace(MODEL, weights="other")) is None
     other = replace(scan, slices=(replace(scan.slices[0], name="9.9"), *scan.slices[1:]))
@@ -59,7 +59,7 @@ def test_on_a_grid_the_padding_is_cut_away():
     np.testing.assert_array_equal(maps.on_grid(4, 2).std, mean[:, :, 1:3])
 
 
-def test_maps_of_a_box_lie_in_it_and_are_kept_with_it(scan, tmp_path):
+def test_maps_of_a_box(scan, tmp_path):
     mean = np.arange(1, 17, dtype=np.float32).reshape(1, 4, 4)
     maps = ScanMaps(np.array([0]), mean, 2 * mean, np.array([1, 2, 5, 6]))
     write_maps(maps, tmp_path, scan, MODEL)
@@ -108,7 +108,7 @@ def mixed(scan, monkeypatch):
 
 
 @pytest.mark.parametrize("crop", [False, True])
-def test_maps_of_an_ensemble_are_of_its_mixture_on_the_finest_grid(mixed, crop):
+def test_maps_of_an_ensemble_are_of_its_mixture(mixed, crop):
     """Evidence of 4 in one cell of a coarse map is 1 in each of its four cells of a fine one."""
     maps = mixed(("coarse", crop), ("fine", crop))
     assert maps.mean.shape == (8, 4, 4)
@@ -119,7 +119,7 @@ def test_maps_of_an_ensemble_are_of_its_mixture_on_the_finest_grid(mixed, crop):
     np.testing.assert_array_equal(mixed(("fine", crop)).std, np.float32(0.4))
 
 
-def test_maps_of_a_mixed_ensemble_are_of_the_members_that_crop_as_the_first(mixed):
+def test_a_mixed_ensemble_crops_as_its_first_member(mixed):
     maps = mixed(("fine", True), ("coarse", False))
     np.testing.assert_array_equal(maps.box, [0, 2, 2, 4])
     np.testing.assert_allclose(maps.mean, 3.0)

@@ -33,7 +33,7 @@ def test_scans_stand_by_decision_then_by_risk():
     assert [scan.scan for scan in listed] == ["d", "c", "e", "f", "b", "a"]
 
 
-def test_every_scan_is_listed_and_linked_with_its_numbers():
+def test_every_scan_is_listed():
     html = render_cohort(RESULTS, LINKS, title="Studies")
     page = check_offline(html)
     text = said(page)
@@ -86,7 +86,7 @@ def test_folders_stand_beside_the_ids():
     assert "<bdi>002</bdi> <bdi>1.2.3</bdi>" in html
 
 
-def test_names_stand_with_their_scans_where_they_are_given():
+def test_names_stand_with_their_scans():
     one, other = RESULTS.scans[:2]
     texts = {
         one.scan: {"AccessionNumber": "A-1", "PatientName": "Doe^Jane", "InstitutionName": "St. Elsewhere"}

@@ -11,7 +11,7 @@ def test_percent():
     assert texts == ["< 1 %", "< 1 %", "1 %", "87 %", "99 %", "> 99 %", "> 99 %"]
 
 
-def test_what_does_not_reach_the_threshold_does_not_read_as_if_it_did():
+def test_a_value_below_the_threshold_reads_below():
     texts = [percent(p).replace("\N{NO-BREAK SPACE}", " ") for p in (0.4949, 0.4951, 0.499999, 0.5, 0.504)]
     assert texts == ["49 %", "49.5 %", "49.9 %", "50 %", "50 %"]
 

@@ -53,7 +53,7 @@ def test_more_slices_get_smaller_pictures(monkeypatch):
     assert sizes[0] == 512 > sizes[1] > sizes[2] == pictures.SIDES[-1]
 
 
-def test_overviews_are_the_middle_sections_of_the_head_with_square_pixels_and_the_top_up():
+def test_overviews_are_middle_sections_of_the_head():
     hu = np.full((10, 60, 80), 20, np.int16)
     box = HeadBox(top=10, left=20, bottom=50, right=70)
     hu[8:, 30] = 80  # high up, in the middle row
@@ -81,7 +81,7 @@ def maps(mean, std=None):
     return ScanMaps(np.arange(4, 4 + len(mean)), mean, np.ones_like(mean) if std is None else std)
 
 
-def test_overlays_are_clear_where_nothing_speaks_for_blood_and_strongest_at_the_top():
+def test_opacity_of_overlays():
     flat = np.ones((4, 4))
     evidence = [100 * flat, 50 * flat, 25 * flat, 9 * flat, 0 * flat, -3 * flat, np.nan * flat]
     shown = pictures.overlay(maps(evidence), "mean", (64, 64))
@@ -93,7 +93,7 @@ def test_overlays_are_clear_where_nothing_speaks_for_blood_and_strongest_at_the_
     np.testing.assert_array_equal(pixels[1][:3], pictures.EVIDENCE.colours(128 / 255, bytes=True)[:3])
 
 
-def test_overlays_lie_where_the_map_is_and_have_the_shape_of_the_slice():
+def test_position_and_shape_of_overlays():
     mean = np.zeros((1, 4, 4))
     mean[0, 1, 3] = 1
     alpha = np.asarray(opened(pictures.overlay(maps(mean), "mean", (256, 512)).pictures[4]).convert("RGBA"))[
@@ -109,7 +109,7 @@ def test_overlays_lie_where_the_map_is_and_have_the_shape_of_the_slice():
     np.testing.assert_array_equal(key[0, :, 3], np.arange(256))
 
 
-def test_overlays_of_a_part_of_the_slices_lie_in_it():
+def test_overlays_of_a_box():
     part = replace(maps(np.ones((1, 4, 4))), box=np.array([128, 256, 384, 512]))
     shown = pictures.overlay(part, "mean", (512, 512)).pictures[4]
     alpha = np.asarray(opened(shown).convert("RGBA"))[..., 3]

@@ -42,7 +42,7 @@ def test_points_and_bands_lie_at_their_coordinates():
     assert texts == [*ticks, "x", *ticks, "y"]
 
 
-def test_unknown_values_and_those_below_the_axes_are_left_out():
+def test_unknown_and_low_values_are_left_out():
     points, *_ = groups({"x": [0.0, 0.2, 0.4, 1.0], "y": [0.5, np.nan, -3.0, 0.5]})
     np.testing.assert_allclose(points["curve line0"], [(LEFT, MIDDLE), (RIGHT, MIDDLE)])
     points, *_ = groups({"x": [0.0], "y": [0.5], "low": [np.nan], "high": [np.nan]})
@@ -58,7 +58,7 @@ def test_ticks_of_epochs_are_whole(last):
     assert all(float(tick).is_integer() for tick in ticks)
 
 
-def test_a_plot_has_classes_in_place_of_styles_and_is_deterministic():
+def test_a_plot_is_deterministic_and_without_styles():
     frames = {name: {"x": [0, 1], "y": [0.2, 0.4], "low": [0, 0.3], "high": [0.3, 0.5]} for name in "abcde"}
     points, _, plot = groups(frames)
     assert {*points} >= {f"{kind} line{number}" for kind in ("curve", "band") for number in range(4)}

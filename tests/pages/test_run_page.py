@@ -107,7 +107,7 @@ def test_all_but_the_first_screen_is_folded(run):
     assert "open" not in Page(html).attributes
 
 
-def test_the_worst_errors_come_first_and_only_of_labelled_scans(run):
+def test_worst_errors_are_of_labelled_scans(run):
     scans = run.sets[0].scans
     assert [scan.scan for scan in worst_errors(scans)] == ["missed", "low", "high"]
     many = [replace(SCAN, scan=f"{i:02}", probability=i / 100, label=0) for i in range(30)]

@@ -18,7 +18,7 @@ def test_heights_run_from_nothing_to_certainty():
     assert [height_of(p) for p in (0, 0.5, 1)] == [BOTTOM, (BOTTOM + TOP) / 2, TOP]
 
 
-def test_columns_stand_side_by_side_where_the_numbers_are(scan):
+def test_columns_of_the_strip(scan):
     strip = make_strip(scan, [13, 14])
     assert strip.columns[0].x == LEFT
     np.testing.assert_allclose(np.diff([c.x for c in strip.columns]), (RIGHT - LEFT) / 20)
@@ -36,7 +36,7 @@ def test_columns_stand_side_by_side_where_the_numbers_are(scan):
     assert "slices 13–18" in strip.text
 
 
-def test_a_run_has_a_line_from_its_first_to_its_last_slice(scan):
+def test_brackets_of_runs(scan):
     strip = make_strip(scan)
     (one,) = strip.brackets
     assert (one.left, one.name) == (strip.columns[12].x, "13–18")

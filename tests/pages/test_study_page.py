@@ -78,7 +78,7 @@ def test_the_page_says_what_predictions_json_says():
     assert "None" not in text
 
 
-def test_every_probability_on_the_page_stands_in_predictions_json(tmp_path):
+def test_probabilities_are_those_of_predictions_json(tmp_path):
     slices = tuple(
         replace(one, probability=0.001 + 0.047 * one.slice, scan_without=0.873 - 0.013 * one.slice)
         for one in SCAN.slices
@@ -113,7 +113,7 @@ def test_the_result_is_the_decision_whatever_the_probability(decision, decided_b
     assert [words for words in wordings if words in text] == [decision_words(decided_by)[decision]]
 
 
-def test_the_viewer_gets_every_slice_in_every_window_and_the_maps_there_are():
+def test_data_of_the_viewer():
     data = data_of(page_of())
     assert {name: len(pictures) for name, pictures in data["pictures"].items()} == {
         "brain": 20,
@@ -165,7 +165,7 @@ def test_the_page_links_to_its_neighbours():
     assert links(None) == []
 
 
-def test_top_pictures_are_those_of_their_slices_and_the_viewer_begins_at_the_most_probable():
+def test_top_pictures_and_first_slice_of_the_viewer():
     slices = tuple(replace(one, probability=0.9 if one.slice == 15 else 0.3) for one in SCAN.slices)
     html = render_study(replace(SCAN, slices=slices), MODEL, BY_INTERVAL, HU, MAPS)
     data = data_of(check_offline(html))
@@ -176,7 +176,7 @@ def test_top_pictures_are_those_of_their_slices_and_the_viewer_begins_at_the_mos
     assert re.findall(r'id="slider"[^>]* value="(\d+)"', html) == ["16"]
 
 
-def test_every_picture_is_marked_with_the_sides_of_its_slice():
+def test_pictures_are_marked_with_sides():
     usual, mirrored = Edges("R", "L", "A", "P"), Edges("L", "R", "A", "P")
     edges = [mirrored if i == 13 else usual for i in range(len(SCAN.slices))]
     edges[5] = Edges("R", "L", "H", "F")
@@ -222,7 +222,7 @@ def test_without_maps_labels_positions_or_problems():
     assert len(page.alternatives) == 6  # four top slices, and the two of the viewer
 
 
-def test_a_scan_unlike_the_training_scans_says_so_on_top():
+def test_warning_of_an_unlike_scan():
     warning = "This scan is unlike the training scans (2.3 times the limit)"
     text = said(page_of(replace(SCAN, unlikeness=2.31)))
     assert text.index(warning) < text.index("Slices that determine the result")
@@ -236,7 +236,7 @@ def test_corrections_are_worded():
     assert data["slices"][0]["corrections"] == "extreme values cut, padding set to air"
 
 
-def test_sentences_are_rows_and_their_texts_are_shown_on_request_alone():
+def test_texts_of_sentences_are_shown_on_request():
     extras = (
         ExtraInstance("sentence", "<b>John Doe</b> fell.", 0.8, 0.31),
         ExtraInstance("covariates", "age 80", 1.0, 0.5),
@@ -285,7 +285,7 @@ def test_hostile_texts_are_only_text(text):
         assert page.text.count(text) >= 10
 
 
-def test_many_problems_are_all_on_the_screen_and_counted_on_paper():
+def test_problems_on_screen_and_on_paper():
     entries = tuple(LedgerEntry("s", "f", code, "") for code in Code)
     html = render_study(replace(SCAN, ledger=entries), MODEL, BY_INTERVAL, HU, MAPS)
     rest = html.count('<li class="rest">')
@@ -294,7 +294,7 @@ def test_many_problems_are_all_on_the_screen_and_counted_on_paper():
     assert 'class="on-paper"' not in render_study(SCAN, MODEL, BY_INTERVAL, HU, MAPS)
 
 
-def test_a_page_of_forty_noisy_slices_stays_below_five_megabytes():
+def test_forty_noisy_slices_take_five_megabytes():
     rng = np.random.default_rng(0)
     y, x = np.indices((512, 512)) / 256 - 1
     head = ((y / 0.85) ** 2 + (x / 0.7) ** 2 < 1) * 1040.0 - 1000  # brain in air

@@ -69,7 +69,7 @@ def test_a_study_opens_at_its_most_probable_slice(browser):
     assert element(browser, "#probability").value_of_css_property("font-size") == "64px"
 
 
-def test_keys_move_the_slice_and_what_is_said_of_it(browser):
+def test_keys_move_the_slice(browser):
     before = element(browser, SLICE).get_attribute("src"), stage(browser)
     press(browser, Keys.ARROW_RIGHT)
     assert text(browser, "#now") == "Slice 14 of 20"
@@ -88,7 +88,7 @@ def test_keys_move_the_slice_and_what_is_said_of_it(browser):
     assert text(browser, "#slice-label") == "no bleed"
 
 
-def test_the_sides_of_the_patient_are_those_of_the_slice(browser):
+def test_sides_of_the_patient(browser):
     def marks():
         found = browser.find_elements("css selector", f"{PANE} .edge")
         return {one.get_attribute("data-edge"): one.text for one in found}
@@ -150,7 +150,7 @@ def test_the_window_changes_the_picture(browser):
     assert text(browser, "#now") == "Slice 14 of 20"
 
 
-def test_the_overlay_changes_the_pixels_and_its_opacity_counts(browser):
+def test_overlay_and_opacity_change_the_pixels(browser):
     plain = stage(browser)
     shown = {}
     for name in ("evidence", "uncertainty"):
@@ -196,7 +196,7 @@ def test_the_wheel_moves_the_slice(browser):
     assert browser.execute_script("return scrollY") == scrolled
 
 
-def test_a_drag_sets_level_and_width_and_the_grey_values_follow(browser):
+def test_a_drag_sets_level_and_width(browser):
     set_slider(browser, "#slider", 1)  # brain of 35 HU in the middle
 
     def middle():

@@ -27,7 +27,7 @@ def test_runs_are_told_with_the_scan_without_them(scan):
     assert plain(drivers(scan)) == ["Without slices 13–18 the scan's probability would be 21 %."]
 
 
-def test_the_run_that_matters_most_comes_first_and_only_some_are_named(scan):
+def test_the_most_influential_runs_are_named(scan):
     runs = tuple(Run(2 * i, 2 * i, p) for i, p in enumerate([0.8, 0.3, 0.7, 0.6, 0.5, 0.4]))
     lines = plain(drivers(replace(scan, runs=runs)))
     assert [line.split(" the")[0] for line in lines[:4]] == [
@@ -56,7 +56,7 @@ def test_without_a_run_the_highest_slice_is_told(scan):
     assert plain(drivers(single)) == ["No slice reaches 50 %; the highest is slice 1 at 4 %."]
 
 
-def test_slices_and_sentences_are_ranked_by_how_far_the_probability_would_move(scan):
+def test_ranking_of_slices_and_sentences(scan):
     extras = (
         ExtraInstance("sentence", "Fall.", 0.4, 0.9),
         ExtraInstance("sentence", "On warfarin.", 0.8, 0.1),
