@@ -6,8 +6,9 @@ import pytest
 from pydicom import dcmread
 
 from ich_mil.errors import DataError
-from ich_mil.sets.preparation.identifying_texts import source_files, study_texts
+from ich_mil.sets.preparation.identifying_texts import study_texts
 from ich_mil.sets.preparation.prepare import prepare
+from ich_mil.sets.preparation.record import prepared_study
 from tests import phantoms
 
 
@@ -28,7 +29,7 @@ def prepared(site):
 
 def test_texts_of_the_files(prepared):
     (scan,) = prepared.scans.index
-    texts = study_texts(prepared, scan)
+    texts = study_texts(prepared_study(prepared, scan))
     assert texts["PatientName"] == "Ångström^Åsa"
     assert texts["StudyDescription"] == "<script>alert(1)</script>"
     assert texts["PatientID"].startswith("CQ500-CT-")
@@ -38,18 +39,18 @@ def test_texts_of_the_files(prepared):
 def test_japanese_of_seven_bits(prepared):
     """ISO 2022 IR 87 switches to kanji by an escape sequence, and all its bytes are ASCII."""
     (scan,) = prepared.scans.index
-    path = source_files(prepared, scan)[0]
+    path = prepared_study(prepared, scan).files[0]
     content = path.read_bytes()
     names = {"PatientName": "Yamada^Tarou=山田^太郎", "StudyDescription": "頭部\\縦"}
     phantoms.rewrite(path, SpecificCharacterSet=["", "ISO 2022 IR 87"], **names)
-    texts = study_texts(prepared, scan)
+    texts = study_texts(prepared_study(prepared, scan))
     path.write_bytes(content)
     assert {name: texts[name] for name in names} == names
 
 
 def test_source_files_from_below(prepared):
     (scan,) = prepared.scans.index
-    files = source_files(prepared, scan)
+    files = prepared_study(prepared, scan).files
     table = prepared.slices(scan)
     assert [str(dcmread(path).SOPInstanceUID) for path in files] == table.sop.tolist()
     heights = [float(dcmread(path).ImagePositionPatient[2]) for path in files]
@@ -58,8 +59,8 @@ def test_source_files_from_below(prepared):
 
 def test_files_that_are_gone(prepared):
     (scan,) = prepared.scans.index
-    path = source_files(prepared, scan)[0]
+    path = prepared_study(prepared, scan).files[0]
     path.unlink()
     with pytest.raises(DataError, match="cannot be read") as caught:
-        study_texts(prepared, scan)
+        study_texts(prepared_study(prepared, scan))
     assert str(path) in str(caught.value)
