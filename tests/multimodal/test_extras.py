@@ -131,7 +131,7 @@ BASE = ["--out", "x", "--train.layout", "features", "--train.root", "f.csv"]
         (["--train.requests", "r.csv"], "inputs of head.family multimodal"),
         (
             ["--head.family", "multimodal", "--head.n_inducing", "9"],
-            "n_inducing is of Gaussian-process heads",
+            "n_inducing is a setting of Gaussian-process heads",
         ),
         (["--head.family", "multimodal", "--multimodal.restarts", "0"], "multimodal.restarts must be"),
         (

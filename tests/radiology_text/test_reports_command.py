@@ -38,7 +38,10 @@ def rows(path):
 
 def test_its_files(table, tmp_path, capsys):
     out = tmp_path / "out"
-    assert run(table, out, "--seeds", "hemorrhage", "hematoma", "zebra") == 0
+    assert (
+        run(table, out, *(word for seed in ("hemorrhage", "hematoma", "zebra") for word in ("--seeds", seed)))
+        == 0
+    )
     assert rows(out / "labels.csv") == [["A", "1", "0.98", "sdh"], ["B", "0", "0.02", ""]]
     assert [scan for scan, _ in rows(out / "left_out.csv")] == ["C", "D"]
     assert rows(out / "sentences.csv") == [
