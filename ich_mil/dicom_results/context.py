@@ -20,8 +20,8 @@ from ich_mil.dicom_results.patient import CARRIED, REQUIRED, patient_and_study
 from ich_mil.dicom_results.values import derived_uid, paragraph, valid_or_empty, valid_uid
 from ich_mil.errors import DataError, DicomError
 from ich_mil.model.predictions import ScanPrediction
-from ich_mil.study.files.elements import Elements, read_elements
-from ich_mil.study.files.header import SliceHeader, read_headers, slice_file
+from ich_mil.study.files.elements import Elements
+from ich_mil.study.files.header import SliceHeader, headers_and_elements, slice_file
 from ich_mil.study.geometry.planes import heights_along, normal_of
 from ich_mil.study.study import Study
 
@@ -147,7 +147,7 @@ def _source_slice(
         path, frame = slice_file(root, name)
         if path not in files:
             try:
-                files[path] = read_headers(path), read_elements(path, _KEYWORDS)
+                files[path] = headers_and_elements(path, _KEYWORDS)
             except (DicomError, OSError) as error:
                 raise DataError(
                     f"{path}: a source image can no longer be read; put the study back where it was prepared "

@@ -10,6 +10,7 @@ Legend: `H, W` pixels.
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,13 +140,20 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
             `not-opened` (operating system error, archive such as .zip, DICOMDIR with absent images),
             `unreadable` (empty, truncated, no pixel data, cannot be parsed, impossible sizes).
     """
+    return headers_and_elements(path)[0]
+
+
+def headers_and_elements(
+    path: str | Path, more: Iterable[str] = ()
+) -> tuple[tuple[SliceHeader, ...], Elements]:
+    """Headers of `read_headers`, and the elements of the file with `more` keywords; one read of the file."""
     path = Path(path)
     try:
-        elements = read_elements(path, _KEYWORDS)
+        elements = read_elements(path, {*_KEYWORDS, *more})
     except Exception as error:  # a damaged file can raise any exception in pydicom's parser
         raise _refused(path, error) from error
     try:
-        return _headers(path, elements)
+        return _headers(path, elements), elements
     except DicomError as error:
         error.study_uid = elements.text("StudyInstanceUID")
         error.sop_uid = elements.text("SOPInstanceUID")
