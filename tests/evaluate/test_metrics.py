@@ -5,15 +5,7 @@ import pytest
 from sklearn import metrics as sk
 
 from ich_mil.errors import DataError
-from ich_mil.evaluate.metrics import (
-    METRICS,
-    SCAN,
-    SLICE,
-    auc_inside,
-    metrics_of,
-    resampled,
-    scan_metrics,
-)
+from ich_mil.evaluate.metrics import METRICS, SCAN, SLICE, auc_inside, metrics_of, resampled, scan_metrics
 from ich_mil.evaluate.sample import CALIBRATION_BINS, equal_mass
 from ich_mil.evaluate.scores import known_or_none
 

@@ -139,14 +139,7 @@ def test_the_newton_loss_with_few_distant_scans(kind, n, positive, turned):
     assert got == pytest.approx(least, rel=1e-8)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("slope", 0.0),
-        ("slice_intercept", math.nan),
-        ("rule", "x"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [("slope", 0.0), ("slice_intercept", math.nan), ("rule", "x")])
 def test_values_out_of_range_are_refused(name, value):
     with pytest.raises(ValueError, match=rf"Calibration\n{name}\n"):
         Calibration(**{name: value})

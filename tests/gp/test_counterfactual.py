@@ -28,12 +28,7 @@ def drawn(head, bags, **how):
 
 @pytest.mark.parametrize(
     ("reached", "runs"),
-    [
-        ([0, 0, 0], []),
-        ([1, 1, 0, 1], [(0, 1), (3, 3)]),
-        ([0, 1, 1, 1], [(1, 3)]),
-        ([1], [(0, 0)]),
-    ],
+    [([0, 0, 0], []), ([1, 1, 0, 1], [(0, 1), (3, 3)]), ([0, 1, 1, 1], [(1, 3)]), ([1], [(0, 0)])],
 )
 def test_runs_by_hand(reached, runs):
     assert slice_runs(np.array(reached, dtype=bool)) == runs

@@ -29,14 +29,8 @@ def test_settings_name_the_field_and_what_is_allowed(name, value, allowed):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"family": "probit", "preset": "paper"},
-            "preset 'paper' is a setting of family 'psi'",
-        ),
-        (
-            {"family": "gibbs", "density": "gamma"},
-            "density 'gamma' is a setting of family 'psi'",
-        ),
+        ({"family": "probit", "preset": "paper"}, "preset 'paper' is a setting of family 'psi'"),
+        ({"family": "gibbs", "density": "gamma"}, "density 'gamma' is a setting of family 'psi'"),
         ({"family": "large_margin", "learn": "kernel"}, "learn 'kernel' is a setting of family 'psi'"),
         ({"alpha": 0.5}, "alpha 0.5 is a setting of density 'gamma', not of 'logistic'"),
     ],

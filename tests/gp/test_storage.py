@@ -71,10 +71,7 @@ class Own(RBFKernel):
 
 @pytest.mark.parametrize(
     ("fitted", "given"),
-    [
-        (Own(), Own(change=lambda k: 1.001 * k)),
-        (Own(columns=[0, 1]), Own(columns=[1, 2])),
-    ],
+    [(Own(), Own(change=lambda k: 1.001 * k)), (Own(columns=[0, 1]), Own(columns=[1, 2]))],
     ids=["a little", "other features"],
 )
 def test_a_kernel_unlike_the_fitted_is_refused(fitted, given, tmp_path):

@@ -55,11 +55,7 @@ def test_weights_are_adapted_to_other_channels(donor, package):
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "shape"),
-    [
-        ("vit_tiny_patch16_224", 64, (192, 4, 4)),
-        ("regnety_002", 64, (368, 2, 2)),
-    ],
+    ("name", "size", "shape"), [("vit_tiny_patch16_224", 64, (192, 4, 4)), ("regnety_002", 64, (368, 2, 2))]
 )
 def test_models_of_other_kinds_give_maps(name, size, shape):
     settings = EncoderSettings(name=name, size=size, neighbours=1)

@@ -1,4 +1,4 @@
-"""Triage: thresholds by hand, guarantees by simulation, and MAPIE as the reference implementation."""
+"""Triage: thresholds by hand, guarantees by simulation, Clopper-Pearson and MAPIE as references."""
 
 import json
 from dataclasses import replace
@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from mapie.classification import SplitConformalClassifier
-from mapie.risk_control import BinaryClassificationController
 from scipy.stats import binomtest
 from sklearn.base import BaseEstimator, ClassifierMixin
 
@@ -250,29 +249,3 @@ def test_conformal_equals_mapie(share):
     # where thresholds cross, MAPIE gives the empty set, and we clear no more and call no fewer than it
     assert not (with_label[1] & (decided == NEGATIVE)).any()
     np.testing.assert_array_equal(with_label[0], decided != POSITIVE)
-
-
-def mapie_thresholds(labels, p, risk, level, thresholds):
-    controller = BinaryClassificationController(
-        Given().predict_proba,
-        risk,
-        target_level=level,
-        confidence_level=0.9,
-        list_predict_params=thresholds,
-        fwer_method="fixed_sequence",
-    )
-    return controller.calibrate(p[:, None], labels).valid_predict_params
-
-
-def test_risk_control_equals_mapie():
-    """MAPIE's learn-then-test controller of recall and of the false positive rate.
-
-    Given every calibration probability as a candidate and a fixed sequence of tests it is the same exact
-    binomial test, so its last valid threshold is ours.
-    """
-    labels, p = scored(np.random.default_rng(15), 128, 256)
-    triage = fit_triage(labels, p, sensitivity=0.95, specificity=0.95)
-    valid = mapie_thresholds(labels, p, "recall", 0.95, np.unique(p[labels == 1]))
-    assert valid.max() == triage.low
-    above = np.append(np.unique(np.nextafter(p[labels == 0], 1)), 1.0)
-    assert mapie_thresholds(labels, p, "fpr", 0.05, above).min() == triage.high

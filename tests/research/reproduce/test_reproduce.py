@@ -62,7 +62,7 @@ def protocol(folder, **changes):
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reproduce")
     write_features(folder / "train.csv", 40, 0)
-    write_features(folder / "other.csv", 60, 1)
+    write_features(folder / "other.csv", 44, 1)
     return folder
 
 

@@ -44,10 +44,7 @@ def task(tmp_path_factory):
 
 @pytest.fixture
 def config(tmp_path):
-    heads = {
-        "VGPMIL": {"sweeps": 2, "calibration": "none"},
-        "G-VGPMIL": {"density": "gamma", "sweeps": 4},
-    }
+    heads = {"VGPMIL": {"sweeps": 2, "calibration": "none"}, "G-VGPMIL": {"density": "gamma", "sweeps": 4}}
     return read_protocol([str(protocol(tmp_path, heads=heads))])
 
 

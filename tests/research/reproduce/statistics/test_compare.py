@@ -8,13 +8,7 @@ from sklearn.metrics import roc_auc_score
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import patient_bootstrap
 from ich_mil.evaluate.metrics import measured, resampled
-from research.reproduce.statistics.compare import (
-    COLUMNS,
-    COMPARED,
-    compare,
-    compare_slices,
-    delong_p,
-)
+from research.reproduce.statistics.compare import COLUMNS, COMPARED, compare, compare_slices, delong_p
 
 ENDS = ["low", "high", "better"]
 
