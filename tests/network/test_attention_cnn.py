@@ -194,6 +194,8 @@ def test_weight_file_saved_on_a_gpu(tmp_path, monkeypatch):
         ({"name": "squeezenet1_1", "channels": [[40, 80], [80, 200]]}, "takes 3 channels"),
         ({"name": "swin_t", "size": 64}, "no convolutional trunk"),
         ({"name": "fcn_resnet50"}, "nor a model of timm or torchvision"),
+        ({"weights": "w.pth"}, "the paper's CNN has no weight file"),
+        ({"freeze": 9, "size": 32}, "has 2 blocks; lower encoder.freeze"),
         ({"blocks": 3, "size": 32}, "has 2 blocks; lower encoder.blocks"),
     ],
 )

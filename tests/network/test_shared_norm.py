@@ -105,3 +105,11 @@ def test_its_gradient_is_that_of_differences(monkeypatch):
     norm = share_statistics(nn.BatchNorm2d(2).double(), torch.device("cpu"))
     x = torch.randn(3, 2, 2, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: norm(x), (x,))
+
+
+def test_a_single_value_per_channel_has_no_variance(monkeypatch):
+    monkeypatch.setattr(shared_norm, "FEW", 0)
+    norm = share_statistics(nn.BatchNorm2d(2), torch.device("cpu"))
+    with pytest.raises(ValueError, match="more than one value per channel"):
+        norm(torch.ones(1, 2, 1, 1))
+    assert norm.eval()(torch.ones(1, 2, 1, 1)).shape == (1, 2, 1, 1)

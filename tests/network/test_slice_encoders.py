@@ -91,6 +91,12 @@ def test_weights_of_another_architecture_are_refused(tmp_path):
         build_encoder(replace(LITE, weights=str(tmp_path / "w.pth")))
 
 
+def test_weights_of_a_deeper_network(tmp_path):
+    torch.save(timm.create_model("resnet34").state_dict(), tmp_path / "w.pth")
+    with pytest.raises(ModelError, match="tensors too many"):
+        build_encoder(EncoderSettings(name="resnet18", size=64, weights=str(tmp_path / "w.pth")))
+
+
 @pytest.mark.parametrize(("freeze", "frozen"), [("none", 0), (3, 3), ("all", 11)])
 def test_frozen_blocks_do_not_change(freeze, frozen):
     torch.manual_seed(0)

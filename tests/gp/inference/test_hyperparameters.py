@@ -201,8 +201,10 @@ def test_it_never_ends_below_its_start(density, learn):
     for seed in range(4):
         model, x, rows, weights, target = problem(replace(KERNEL, learn=learn), seed=seed)
         start = j_value(model, x, rows, weights, target, density)
+        inducing = model.inducing.clone()
         learned = learn_hyperparameters(model, x, rows, weights, target, density)
         assert j_value(model, x, rows, learned, target, density) >= start
+        assert torch.equal(model.inducing, inducing) == (learn == "kernel")
         assert not any(parameter.requires_grad for parameter in model.parameters())
 
 

@@ -56,6 +56,12 @@ def test_killed_run_resumes_to_the_same_model(prepared, splits, tmp_path):
 
 
 @pytest.mark.slow
+def test_sigterm_ends_a_run(prepared, splits, tmp_path):
+    assert killed(prepared, splits, tmp_path / "a", epoch=0, number=signal.SIGTERM) == -signal.SIGTERM
+    assert len(pd.read_csv(tmp_path / "a" / "log.csv")) == 1
+
+
+@pytest.mark.slow
 def test_augmented_run_resumes_to_the_same_model(prepared, splits, tmp_path):
     varied = replace(TRAINING, augment=True, max_epochs=3)
     fit(prepared, splits, tmp_path / "before", training=replace(varied, max_epochs=1))

@@ -79,6 +79,16 @@ def test_models_that_never_differ_get_no_interval():
     assert row_of(frame, "another", "brier")["low"] < row_of(frame, "another", "brier")["high"]
 
 
+def test_one_patient_of_a_class_has_no_interval():
+    labels, score = (np.arange(12) == 11).astype(int), np.linspace(0.1, 0.9, 12)
+    scores = {"finds": score, "misses": np.where(labels == 1, 0.3, score)}
+    frame = compare(labels, scores, np.arange(12), reference="misses", seed=0, resamples=50)
+    row = row_of(frame, "finds")
+    assert np.isnan([row[column] for column in ENDS]).all()
+    assert row["note"].startswith("too few patients of a class")
+    assert row_of(frame, "finds", "accuracy")["high"] > 0
+
+
 def test_what_cannot_be_compared_says_why(data):
     labels, scores, patients = data
     with pytest.raises(DataError, match="90 of 90 labelled scans are positive"):

@@ -84,6 +84,8 @@ def test_numbers_that_are_not_defined_say_why(table):
     assert frame.note["specificity_decided"].startswith("every negative scan")
     np.testing.assert_array_equal(frame["value"].isna(), frame["note"] != "")
     np.testing.assert_array_equal(frame["low"].isna(), frame["note"] != "")
+    waits = effect([0, 0, -1], "nlp", [0.1, 0.2, 0.3])  # no positive scan
+    np.testing.assert_array_equal(waits["minutes"].isna(), waits["note"] != "")
     with pytest.raises(DataError, match="none of the 2 labels is known"):
         table([-1, -1], [0.1, 0.2], ["a", "b"])
 

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from scipy.stats import betabinom
 
+from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment.triage import allowed_losses, fit_triage
 from research.reproduce.statistics.triage_simulation import next_scans_confidence, simulate_triage
 
@@ -64,6 +65,14 @@ def test_repeated_and_unlabelled_scans_are_no_evidence():
     more = made(np.append(labels, [-1, -1]), np.append(p, [0.5, 0.5]), [*patients, "a", "p3"])
     pd.testing.assert_frame_equal(more, one)
     assert not made(labels, p, patients, seed=6).equals(one)
+
+
+def test_too_few_scans_of_a_class():
+    labels, p, patients = scored(np.random.default_rng(11))
+    with pytest.raises(DataError, match=r"^60 patients with positive calibration scans are too few"):
+        simulate_triage(labels, p, patients, sensitivity=0.99, seed=0)
+    with pytest.raises(DataError, match="no positive scan of 260 is left"):
+        simulate_triage(0 * labels, p, patients, sensitivity=0.9, seed=0)
 
 
 @pytest.mark.parametrize(("rank", "n", "target"), [(1, 45, 0.95), (4, 143, 0.95), (20, 50, 0.6)])
