@@ -1,4 +1,4 @@
-"""Fit sparse GP heads to slice features and scan labels, one (`fit`) or many in a call (`fit_many`).
+"""Fit sparse GP heads to slice features and scan labels, one (`fit`) or many replicates (`fit_replicates`).
 
 In: packed bags with labels. Out: a `SparseGP` that holds q(w), and a `FitReport`. Heads with the same
 training scans and the same kernel share Φ; their sweeps run batched, as replicates. All computation is on the
@@ -28,7 +28,7 @@ OWN = ("density", "alpha", "beta")
 
 @dataclass(frozen=True)
 class Job:
-    """One fit of `fit_many`.
+    """One fit of `fit_replicates`.
 
     Attributes:
         settings: settings of the head.
@@ -82,16 +82,17 @@ class Fitted(NamedTuple):
     report: FitReport
 
 
-def fit_many(
+def fit_replicates(
     bags: Bags,
     jobs: Sequence[Job],
     *,
     density: Density | None = None,
     kernel: gpytorch.kernels.Kernel | None = None,
 ) -> Iterator[list[Fitted]]:
-    """Fit many heads to scans of one data set: folds, seeds, densities, numbers of inducing points.
+    """Fit heads of several folds, seeds, densities or numbers of inducing points to scans of one data set.
 
-    Jobs that train on the same scans and differ only in `OWN` settings share Φ; their sweeps run batched.
+    Jobs that train on the same scans and differ only in `OWN` settings are replicates: they share Φ and
+    their sweeps run batched.
 
     Args:
         bags: labelled bags.

@@ -27,7 +27,7 @@ from torch import Tensor
 from ich_mil.gp.aggregation import latent_logit, mean_logit, scan_logit, top_slices
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import SLICE_RULE, Calibration
-from ich_mil.gp.fit import Job, fit, fit_many
+from ich_mil.gp.fit import Job, fit, fit_replicates
 from ich_mil.gp.inference.folds import Fold, check_distances, folds_of
 from ich_mil.gp.inference.held_out import Part
 from ich_mil.gp.inference.inducing import Points, place_points
@@ -190,7 +190,8 @@ def fit_with_folds(
         return WithFolds(group.results[0], list(group.held_out.parts()), train.offsets)
     (fitted,) = fit_group(train, None, [settings], points, density=density, kernel=kernel).results
     parts = []
-    for (one,) in fit_many(train, [Job(settings, seen) for seen, _ in folds], density=density, kernel=kernel):
+    jobs = [Job(settings, seen) for seen, _ in folds]
+    for (one,) in fit_replicates(train, jobs, density=density, kernel=kernel):
         held = folds[one.place][1]
         rows, _ = take_bags(train.offsets, torch.tensor(held, device=device))
         parts.append(part_of(one.model, train.take(held), rows))

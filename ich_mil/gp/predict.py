@@ -154,7 +154,7 @@ def mean_logits(models: Sequence[SparseGP], bags: Bags) -> Tensor:
     """Slice logits of E p(f) without sampling (`mean_logit`).
 
     Args:
-        models: R heads that share kernel and inducing points, such as a group of `fit_many`.
+        models: R heads that share kernel and inducing points, such as a group of `fit_replicates`.
         bags: the scans.
 
     Returns:

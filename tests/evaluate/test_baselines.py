@@ -14,7 +14,7 @@ def test_position_score_by_hand():
     assert np.isnan(score[4])
 
 
-def test_position_scan_is_the_known_training_prevalence_and_ranks_nothing():
+def test_position_scan_is_the_training_prevalence():
     probability = position_scan(np.array([0, 1, 1, 1, -1, -1]), 4)
     np.testing.assert_array_equal(probability, [0.75] * 4)
     assert scan_metrics(np.array([0, 1, 0, 1]), probability)["auc"] == 0.5
@@ -25,7 +25,7 @@ def test_slice_prevalence_is_that_of_the_labelled_slices():
     assert slice_prevalence(np.array([-1, -1])) is None
 
 
-def test_the_sigmoid_of_a_cnn_is_platts_over_its_logits_and_comes_back_from_its_file(tmp_path):
+def test_the_cnn_sigmoid_is_platts_and_reloads(tmp_path):
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(40) % 2
     p = torch.sigmoid(labels + torch.randn(40, generator=generator))
@@ -41,7 +41,7 @@ def test_the_sigmoid_of_a_cnn_is_platts_over_its_logits_and_comes_back_from_its_
     assert CnnSigmoid.load(tmp_path / "s.json") == sigmoid
 
 
-def test_a_cnn_that_says_nothing_or_ranks_scans_the_wrong_way_or_scans_of_one_label_have_no_sigmoid():
+def test_unusable_cnn_outputs_have_no_sigmoid():
     labels = torch.tensor([0, 1, 1])
     assert CnnSigmoid.fit(torch.tensor([0.4, 0.7, 0.6]), labels).slope > 0
     assert CnnSigmoid.fit(torch.tensor([0.6, 0.3, 0.4]), labels) is None
@@ -58,16 +58,8 @@ def test_at_a_site_the_intercept_alone_is_fitted():
     assert found.intercept == pytest.approx(-2 * np.log(0.3 / 0.7), rel=1e-6)  # float32 probabilities
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        '{"slope": 1}',
-        '{"slope": NaN, "intercept": 0}',
-    ],
-)
+@pytest.mark.parametrize("text", ["", '{"slope": NaN, "intercept": 0}'])
 def test_a_damaged_file_of_a_sigmoid(tmp_path, text):
-    assert CnnSigmoid.load(tmp_path / "s.json") is None
     (tmp_path / "s.json").write_text(text)
     with pytest.raises(ModelError, match=r"s\.json: cannot be read \(.*\); train again"):
         CnnSigmoid.load(tmp_path / "s.json")

@@ -29,16 +29,6 @@ def simulated(rng, n=60, shift=1.0):
     return labels, rng.normal(size=n) + shift * labels
 
 
-def test_mean_of_two_patients_by_hand():
-    # two patients, values 0 and 1: a resample's mean is 0, ½ or 1
-    values = np.array([0.0, 1.0])
-    result = patient_bootstrap(
-        lambda counts: {"mean": values @ counts / counts.sum(axis=0)}, ["a", "b"], resamples=400, seed=0
-    )["mean"]
-    assert (result.low, result.high, result.ignored) == (0.0, 1.0, 0)
-    assert result.error == pytest.approx(np.sqrt(1 / 8), abs=0.02)  # of 0, ½, ½ and 1
-
-
 def test_resamples_draw_whole_patients():
     seen = []
     patient_bootstrap(

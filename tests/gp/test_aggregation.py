@@ -30,22 +30,11 @@ def test_rules_equal_their_probabilities():
         torch.testing.assert_close(torch.sigmoid(one_scan(f, rule)), value, rtol=1e-14, atol=0)
 
 
-def test_35_slices_at_5_percent_make_a_scan_83_percent():
-    f = torch.full((35,), math.log(0.05 / 0.95), dtype=torch.float64)
-    assert float(torch.sigmoid(one_scan(f, "noisy_or"))) == pytest.approx(1 - 0.95**35, rel=1e-13)
-
-
 @pytest.mark.parametrize("rule", ["max", "noisy_or", "top_3"])
-def test_a_scan_of_one_slice_is_its_slice_and_extremes_are_finite(rule):
+def test_one_slice_is_its_scan_and_extremes_finite(rule):
     f = torch.tensor([[-600.0], [-2.0], [3.0], [20.5], [30.0], [900.0]], dtype=torch.float64)
     torch.testing.assert_close(one_scan(f, rule), f[:, 0], rtol=1e-14, atol=0)
     assert math.isfinite(float(one_scan(torch.tensor([-1e4, -1e4]).double(), rule)))
-
-
-def test_order_of_slices_does_not_matter():
-    f = torch.randn(5, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    for rule in ("max", "noisy_or", "top_3"):
-        torch.testing.assert_close(one_scan(f.flip(-1), rule), one_scan(f, rule), rtol=1e-13, atol=0)
 
 
 def test_an_unknown_rule_raises():
@@ -75,7 +64,7 @@ def test_the_logit_of_a_mean_probability():
     np.testing.assert_allclose(torch.sigmoid(got), expit(f) @ weights, rtol=0, atol=0.02)
 
 
-def test_the_logit_of_a_probit_is_exact_in_both_tails():
+def test_probit_logits_are_exact_in_both_tails():
     f = torch.tensor([-30.0, -1.0, 0.0, 2.0, 30.0], dtype=torch.float64)
     expected = [norm.logcdf(v) - norm.logsf(v) for v in f.tolist()]
     torch.testing.assert_close(
@@ -84,7 +73,7 @@ def test_the_logit_of_a_probit_is_exact_in_both_tails():
     assert torch.equal(latent_logit(f, "logistic"), f)
 
 
-def test_many_uncertain_slices_do_not_outweigh_a_suspicious_one():
+def test_uncertain_slices_do_not_outweigh_a_suspicious():
     noise = torch.randn(2000, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     uncertain, suspicious = 3 * noise - 1, 0.5 * noise[:, :1] + 1
     said = [torch.sigmoid(sampled_scan_logit(f, "max")).mean() for f in (uncertain, suspicious)]

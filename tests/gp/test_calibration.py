@@ -30,18 +30,6 @@ def test_scan_and_slice_maps_by_hand():
     assert got.tolist() == [[0.5, 0.75]]
 
 
-def test_two_values_are_calibrated_to_the_smoothed_frequencies():
-    # 6 scans at logit -1, one positive; 8 at logit 3, seven positive: the sigmoid can meet both mean targets.
-    logits = torch.tensor([-1.0] * 6 + [3.0] * 8, dtype=torch.float64)
-    labels = torch.tensor([1] + [0] * 5 + [1] * 7 + [0])
-    slope, intercept, _ = platt(logits, labels)
-    high, low = 9 / 10, 1 / 8
-    for z, mean in ((-1.0, (high + 5 * low) / 6), (3.0, (7 * high + low) / 8)):
-        assert 1 / (1 + math.exp(-slope * z - intercept)) == pytest.approx(
-            mean, rel=0.01
-        )  # the prior on the slope pulls a little
-
-
 @pytest.mark.parametrize("spread", [0.3, 2.0])
 def test_samples_are_calibrated_through_their_mean(spread):
     generator = torch.Generator().manual_seed(0)
@@ -75,7 +63,7 @@ def test_eight_separable_scans_keep_a_finite_slope(scale):
     assert bool((p < 0.99).all())
 
 
-def test_a_useless_head_says_the_share_of_positive_scans_and_keeps_their_order():
+def test_a_useless_head_predicts_the_prevalence():
     logits = torch.tensor([1.0, 2.0, -1.0, -2.0, 0.0], dtype=torch.float64)
     labels = torch.tensor([0, 0, 1, 1, 1])
     share = float(smoothed_targets(labels).mean())
@@ -92,7 +80,7 @@ def test_a_useless_head_says_the_share_of_positive_scans_and_keeps_their_order()
     torch.testing.assert_close(q, torch.full_like(q, 0.2 * share), rtol=2e-3, atol=0)
 
 
-def test_scans_of_one_label_leave_no_calibration_and_say_so():
+def test_one_label_leaves_no_calibration():
     logits = torch.tensor([1.0, 2.0, -1.0, -2.0], dtype=torch.float64)
     with pytest.warns(UserWarning, match="0 of the 4 held-out scans are positive"):
         assert Calibration.fit(logits, logits, torch.zeros(4), rule="max") is None
@@ -107,7 +95,7 @@ def overlapping(n=120):
 
 
 @pytest.mark.parametrize("scale", [0.01, 1.0, 300.0])
-def test_the_newton_loss_of_many_is_that_of_platt_one_by_one(scale):
+def test_the_newton_loss_equals_platt(scale):
     logits, labels = overlapping()
     rows = scale * torch.stack([logits, -logits, logits + 5, logits.exp().clamp(max=1e6)])
     expected = [platt(row, labels)[2] for row in rows]
@@ -130,9 +118,8 @@ def apart(kind, n, positive, generator):
 
 
 @pytest.mark.parametrize("kind", ["cauchy", "one far out", "separable"])
-@pytest.mark.parametrize(("n", "positive"), [(30, 1), (150, 1), (150, 5), (600, 2)])
-@pytest.mark.parametrize("turned", [False, True])
-def test_the_newton_loss_holds_where_few_scans_stand_apart(kind, n, positive, turned):
+@pytest.mark.parametrize(("n", "positive", "turned"), [(30, 1, False), (150, 5, True)])
+def test_the_newton_loss_with_few_distant_scans(kind, n, positive, turned):
     """Newton's steps from slope 1 stop at 0.34 where 0.044 is the least."""
     z, labels = apart(kind, n, positive, torch.Generator().manual_seed(n))
     labels = 1 - labels if turned else labels
@@ -146,30 +133,13 @@ def test_the_newton_loss_holds_where_few_scans_stand_apart(kind, n, positive, tu
         f = ab[0] * unit + ab[1]
         return (np.logaddexp(0, f) - target * f).mean() + ab[0] ** 2 / (2 * 100 * n)
 
-    starts = [(a, b) for a in (-5, 0, 5) for b in (-5, 0, 5)]
+    starts = [(a, b) for a in (-5, 5) for b in (-5, 5)]
     precise = {"xatol": 1e-9, "fatol": 1e-14, "maxiter": 4000}
     least = min(minimize(loss, start, method="Nelder-Mead", options=precise).fun for start in starts)
     assert got == pytest.approx(least, rel=1e-8)
 
 
-def test_equal_logits_are_calibrated_to_the_mean_target():
-    labels = torch.tensor([1, 1, 0, 0, 0, 0])
-    slope, intercept, _ = platt(torch.full((6,), 2.0), labels)
-    mean = (2 * 3 / 4 + 4 * 1 / 6) / 6
-    assert 1 / (1 + math.exp(-2 * slope - intercept)) == pytest.approx(mean, rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("slope", 0.0),
-        ("slope", math.nan),
-        ("slice_slope", -1.0),
-        ("intercept", math.inf),
-        ("slice_intercept", math.nan),
-        ("rule", "x"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [("slope", 0.0), ("slice_intercept", math.nan), ("rule", "x")])
 def test_values_out_of_range_are_refused(name, value):
     with pytest.raises(ValueError, match=rf"Calibration\n{name}\n"):
         Calibration(**{name: value})
@@ -184,7 +154,7 @@ def test_calibration_of_earlier_version(method):
         calibration_of_earlier_version(stored | {"knots": [[0.1, 0.2], [0.9, 0.8]]})
 
 
-def test_one_calibration_after_another_is_one_map_by_hand():
+def test_composed_calibrations_by_hand():
     own = Calibration(slope=2.0, intercept=-1.0, slice_slope=0.5, slice_intercept=0.25)
     joint = Calibration(slope=1.5, intercept=0.5, slice_slope=4.0, slice_intercept=-2.0)
     both = own.then(joint)
@@ -198,7 +168,7 @@ def test_one_calibration_after_another_is_one_map_by_hand():
     assert Calibration("noisy_or").then(joint).rule == "noisy_or"  # that of the raw logits
 
 
-def test_bags_of_one_calibrate_where_larger_ones_have_not_both_labels():
+def test_bags_of_one_calibrate_where_needed():
     offsets, labels = torch.tensor([0, 3, 4, 6, 7]), torch.tensor([1, 0, 0, 1])
     assert calibrating(offsets, labels).tolist() == [0, 2]
     assert calibrating(offsets, torch.tensor([1, 0, 1, 1])).tolist() == [0, 1, 2, 3]

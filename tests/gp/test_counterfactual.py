@@ -22,37 +22,20 @@ from ich_mil.gp.settings import HeadSettings
 from tests.gp.synthetic import scans
 
 
-@pytest.fixture(scope="module")
-def head():
-    return fit(Bags(*scans()), HeadSettings(n_inducing=12, sweeps=6))[0]
-
-
-@pytest.fixture(scope="module")
-def new():
-    x, offsets, _ = scans(9, seed=5)
-    assert 1 in offsets.diff()
-    return Bags(x, offsets, ids=[f"scan {b}" for b in range(9)])
-
-
 def drawn(head, bags, **how):
     return list(draw(head, bags, samples=50, seed=3, **how))
 
 
 @pytest.mark.parametrize(
     ("reached", "runs"),
-    [
-        ([0, 0, 0], []),
-        ([1, 1, 0, 1], [(0, 1), (3, 3)]),
-        ([0, 1, 1, 1], [(1, 3)]),
-        ([1], [(0, 0)]),
-    ],
+    [([0, 0, 0], []), ([1, 1, 0, 1], [(0, 1), (3, 3)]), ([0, 1, 1, 1], [(1, 3)]), ([1], [(0, 0)])],
 )
 def test_runs_by_hand(reached, runs):
     assert slice_runs(np.array(reached, dtype=bool)) == runs
 
 
 @pytest.mark.parametrize("calibration", [None, Calibration(slope=0.7, intercept=-0.4)])
-def test_without_a_slice_it_is_that_of_the_others_with_the_largest_mean(head, new, calibration):
+def test_max_rule_without_each_slice(head, new, calibration):
     said = predict(head, new, samples=50, seed=3, calibration=calibration)
     found, expected = [], []
     for one in drawn(head, new):
@@ -91,7 +74,7 @@ def test_one_slice_left_is_the_scan(n, runs):
     assert float(found.scan_without[0]) == pytest.approx(others.max(), rel=1e-9)
 
 
-def test_a_run_of_one_is_that_slice_and_a_run_of_all_leaves_nothing(head, new):
+def test_runs_of_one_and_of_all(head, new):
     one = max(drawn(head, new), key=lambda one: one.f.shape[1])
     mean = torch.zeros(one.f.shape[1])
     mean[2] = 0.9
@@ -115,7 +98,7 @@ def test_places_are_the_slices_to_remove(head, new):
 
 
 @pytest.mark.parametrize("rule", ["noisy_or", "top_3"])
-def test_other_rules_apply_to_the_slices_that_are_left(head, new, rule):
+def test_other_rules_without_each_slice(head, new, rule):
     one = max(drawn(head, new), key=lambda one: one.f.shape[1])
     one = replace(one, settings=replace(one.settings, rule=rule))
     found = counterfactuals(one, torch.zeros(one.f.shape[1]), threshold=0.5).scan_without
@@ -125,7 +108,7 @@ def test_other_rules_apply_to_the_slices_that_are_left(head, new, rule):
     assert float(found[0]) == pytest.approx(float(expected.mean()), rel=1e-9)
 
 
-def test_of_a_mixture_it_is_the_mean_over_members():
+def test_mixtures_average_over_members():
     one, two = (
         Counterfactuals(torch.tensor([p, torch.nan]), ((SliceRun(1, 2, p),), ()), ((), ()))
         for p in (0.2, 0.6)

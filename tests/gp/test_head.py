@@ -35,14 +35,11 @@ def head():
     return Head(**SMALL).fit(x, offsets, labels)
 
 
-def test_bags_as_offsets_or_index_in_any_order_are_the_same(head):
+def test_bags_as_offsets_index_or_list(head):
     x, offsets, labels = scans(30)
     x, offsets, labels = x.numpy(), offsets.numpy(), labels.numpy()
     names = np.array([f"scan {b:02d}" for b in range(30)])
     index = np.repeat(names, np.diff(offsets))
-    shuffled = np.random.default_rng(0).permutation(len(x))
-    # within a bag the order of rows matters to Gauss-Seidel; a shuffle that keeps it
-    shuffled = shuffled[np.argsort(index[shuffled], kind="stable")]
     interleaved = np.argsort(
         [n - offsets[np.searchsorted(offsets, n, "right") - 1] for n in range(len(x))], kind="stable"
     )
@@ -55,9 +52,6 @@ def test_bags_as_offsets_or_index_in_any_order_are_the_same(head):
     assert np.array_equal(
         other.predict_bag_proba(x[interleaved], list(index[interleaved])), head.predict_bag_proba(x, offsets)
     )
-    packed, order = pack(x[shuffled], torch.as_tensor(np.searchsorted(names, index[shuffled])))
-    assert np.array_equal(packed.offsets.numpy(), offsets)
-    assert np.array_equal(packed.x.numpy(), x[shuffled][order.numpy()])
     tables = [pd.DataFrame(part) for part in np.split(x, offsets[1:-1])]
     listed = Head(**SMALL).fit(tables, labels=labels)
     assert torch.equal(listed.model_.q_mean, head.model_.q_mean)
@@ -106,21 +100,6 @@ def test_validation_scans_stop_and_calibrate():
     assert log_loss(held[2], after) < log_loss(held[2], before)
 
 
-def test_a_reloaded_head_predicts_the_same_bits(head, tmp_path):
-    head.save(tmp_path)
-    again = Head.load(tmp_path)
-    assert again.get_params() == head.get_params()
-    assert again.n_features_in_ == head.n_features_in_ == 3
-    x, offsets, _ = scans(6, seed=4)
-    for name in ("predict_bag_proba", "predict_instance_proba"):
-        for one, two in zip(
-            getattr(head, name)(x, offsets, return_std=True),
-            getattr(again, name)(x, offsets, return_std=True),
-            strict=True,
-        ):
-            assert np.array_equal(one, two)
-
-
 def test_parameters_are_the_settings_and_clone_takes_them():
     head = Head(density="gamma", beta=4.0, n_inducing=20)
     signature = inspect.signature(Head).parameters
@@ -139,7 +118,7 @@ def test_parameters_are_the_settings_and_clone_takes_them():
         head.set_params(gamma=1)
 
 
-def test_a_density_and_a_kernel_of_ones_own(tmp_path):
+def test_a_density_and_a_kernel_as_objects(tmp_path):
     x, offsets, labels = scans(20)
     own = LogDensity(lambda c: -torch.log(torch.cosh(c / 2)), bounded=True)
     kernel = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()).double()
@@ -159,13 +138,6 @@ def test_a_density_and_a_kernel_of_ones_own(tmp_path):
     assert again.model_.given == given.model_.given
     assert np.array_equal(again.predict_bag_proba(x, offsets), given.predict_bag_proba(x, offsets))
     assert float(fresh.outputscale.detach()) == pytest.approx(math.log(2))  # nothing was written into it
-    assert again.model_.given == ("kernel", "density")
-    again.save(tmp_path / "again")
-    with pytest.raises(ModelError, match="was fitted with a kernel object of its own: load it with kernel="):
-        Head.load(tmp_path / "again")
-    for other in (gpytorch.kernels.MaternKernel(nu=0.5), gpytorch.kernels.MaternKernel(nu=2.5)):
-        with pytest.raises(ModelError, match=r"head\.json: the head was fitted with a kernel unlike kernel="):
-            Head.load(tmp_path, kernel=gpytorch.kernels.ScaleKernel(other))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +148,7 @@ def test_a_density_and_a_kernel_of_ones_own(tmp_path):
     ],
     ids=["density", "kernel"],
 )
-def test_what_is_given_as_an_object_is_calibrated_with_it(named, given):
+def test_given_objects_are_used_in_calibration(named, given):
     one, two, plain = (Head(**SMALL, **own).fit(*scans(30)).model_.calibration for own in (named, given, {}))
     for part in ("slope", "intercept", "slice_slope", "slice_intercept"):
         assert getattr(two, part) == pytest.approx(getattr(one, part), rel=1e-6)
@@ -217,7 +189,7 @@ def bad_inputs():
 
 
 @pytest.mark.parametrize(("given", "message"), list(bad_inputs()))
-def test_bad_input_is_named_before_anything_is_kept(given, message):
+def test_bad_input_is_named(given, message):
     head = Head(**SMALL)
     with pytest.raises(DataError, match=message):
         head.fit(*given)
@@ -231,6 +203,7 @@ def test_bad_validation_groups_and_objects_are_named():
         ({"groups": ["a", "b", "c"]}, DataError, r"of shape \(3,\)"),
         ({"validation": (x[:, :1], offsets, labels)}, DataError, "validation scans: 1 features"),
         ({"validation": (x, offsets, labels - 1)}, DataError, "validation: labels .* got -1"),
+        ({"validation": (x, offsets, 0 * labels)}, DataError, "validation scans: all 24"),
         ({"validation": (x, labels)}, ValueError, "validation must be"),
     ):
         with pytest.raises(error, match=message):
@@ -252,7 +225,7 @@ def test_bad_validation_groups_and_objects_are_named():
 
 
 @pytest.mark.parametrize("bad", [np.nan, -np.inf, 1e200])
-def test_a_bad_feature_is_named_by_its_row_in_x(head, bad, monkeypatch):
+def test_a_bad_feature_is_named_by_row(head, bad, monkeypatch):
     monkeypatch.setattr("ich_mil.gp.bags.CHUNK", 3)
     x, offsets, labels = (part.numpy() for part in scans(30))
     index = np.repeat(np.arange(30), np.diff(offsets))
@@ -283,7 +256,7 @@ def test_arrays_may_be_tensors_or_pandas(store):
     np.testing.assert_allclose(got, expected, rtol=1e-10)  # products round by how memory is aligned
 
 
-def test_labels_that_pandas_names_in_another_order_are_not_taken_by_place():
+def test_labels_named_in_another_order_are_refused():
     x, offsets, labels = (part.numpy() for part in scans(30))
     names = np.array([f"s{b}" for b in range(30)])  # np.unique: s0, s1, s10, ...
     bags = np.repeat(names, np.diff(offsets))
@@ -294,9 +267,8 @@ def test_labels_that_pandas_names_in_another_order_are_not_taken_by_place():
     right = named.loc[np.unique(bags)]
     with pytest.raises(DataError, match="labels are named by bag, in another order"):
         head.fit(x, bags, right).score(x, bags, named)
-    by_place = Head(**SMALL, calibration="none").fit(x, bags, right.to_numpy())
-    for given in (right, right.reset_index(drop=True)):
-        assert torch.equal(head.fit(x, bags, given).model_.q_mean, by_place.model_.q_mean)
+    expected = head.fit(x, bags, right.to_numpy()).model_.q_mean
+    assert torch.equal(head.fit(x, bags, right).model_.q_mean, expected)
     head.fit(x, offsets, named)  # offsets name no bag
 
 
@@ -317,40 +289,21 @@ def test_every_family_fits_calibrates_and_comes_back(tmp_path, family, monkeypat
     p = head.predict_bag_proba(x, offsets)
     assert roc_auc_score(labels, p) > 0.85
     head.save(tmp_path)
-    assert np.array_equal(Head.load(tmp_path).predict_bag_proba(x, offsets), p)
+    again = Head.load(tmp_path)
+    assert (again.get_params(), again.n_features_in_) == (vars(head.model_.settings), 3)
+    assert np.array_equal(again.predict_bag_proba(x, offsets), p)
+    assert np.array_equal(again.predict_instance_proba(x, offsets), head.predict_instance_proba(x, offsets))
 
 
-def test_autograd_through_a_loaded_head(head, tmp_path):
-    head.save(tmp_path)
-    x = scans(30)[0][:3]
-    for one in (head, Head.load(tmp_path)):  # for maps of evidence
-        seen = x.clone().requires_grad_()
-        (gradient,) = torch.autograd.grad(one.model_(seen).mean.sum(), seen)
-        assert float(gradient.abs().min()) > 0
-
-
-@pytest.mark.parametrize("settings", [{"family": "probit"}, {"learn": "kernel"}, {"family": "gibbs"}])
-def test_settings_beyond_what_float64_can_factorise_are_told(settings, monkeypatch):
+@pytest.mark.parametrize("settings", [{"family": "probit"}, {"learn": "kernel"}])
+def test_settings_that_cannot_be_factorised_are_refused(settings, monkeypatch):
     monkeypatch.setattr("ich_mil.gp.sparse_gp.JITTER", 1e200)
     head = Head(**settings, variance=1e200, n_inducing=60, calibration="none")
     with pytest.raises(DataError, match=r"covariance of the 60 inducing values cannot .* lower them$"):
         head.fit(*scans())
 
 
-def test_rows_of_a_bag_in_another_order_or_precision_have_the_same_probabilities(head):
-    x, offsets, _ = scans(12, seed=3)
-    x = x.float()
-    bags = np.repeat(np.arange(12), offsets.diff())
-    p, std = head.predict_bag_proba(x, bags, return_std=True)
-    q = head.predict_instance_proba(x, bags)
-    order = np.random.default_rng(1).permutation(len(x))
-    other, other_std = head.predict_bag_proba(x[order].double(), bags[order], return_std=True)
-    np.testing.assert_allclose(other, p, rtol=1e-12)
-    np.testing.assert_allclose(other_std, std, rtol=1e-10)
-    np.testing.assert_allclose(head.predict_instance_proba(x[order], bags[order]), q[order], rtol=1e-12)
-
-
-def test_columns_of_a_data_frame_are_asked_for_again(tmp_path):
+def test_columns_of_a_data_frame_are_checked(tmp_path):
     x, offsets, labels = scans(30)
     frame = pd.DataFrame(x.numpy(), columns=["a", "b", "c"])
     head = Head(**SMALL, calibration="none").fit(frame, offsets, labels)
@@ -370,7 +323,7 @@ def list_of_bags(n_bags):
     return list(x.split(offsets.diff().tolist())), labels.numpy()
 
 
-def test_a_list_of_bags_and_its_labels_are_x_and_y_of_scikit_learn(head):
+def test_lists_of_bags_follow_scikit_learn(head):
     x, offsets, labels = scans(30)
     bags, y = list_of_bags(30)
     other = clone(Head(**SMALL)).fit(bags, y)
@@ -389,9 +342,9 @@ def test_cross_validation_and_grid_search_of_scikit_learn():
     one = Head(**SMALL).fit([bags[b] for b in train], y[train])
     p = one.predict_bag_proba([bags[b] for b in held])
     assert scores[0] == roc_auc_score(y[held], p)
-    grid = {"n_inducing": [4, 16], "sweeps": [1, 15]}
+    grid = {"n_inducing": [4, 16]}
     search = GridSearchCV(Head(**SMALL), grid, cv=splits, scoring="neg_log_loss").fit(bags, y)
-    assert search.best_params_ == {"n_inducing": 16, "sweeps": 15}
+    assert search.best_params_ == {"n_inducing": 16}
     assert search.predict_proba(bags[:4]).shape == (4, 2)
     groups = np.arange(30) // 2  # patients, for the folds of the calibration too
     cross_val_score(Head(**SMALL), bags, y, groups=groups, cv=GroupKFold(3), params={"groups": groups})

@@ -12,10 +12,7 @@ from ich_mil.gp.head import Head
 from ich_mil.gp.settings import HeadSettings
 from tests.gp.synthetic import close, scans
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 GPU = torch.device("cuda")
 BASE = HeadSettings(n_inducing=10, sweeps=12)
 

@@ -12,28 +12,11 @@ from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.counterfactual import scan_logits
 from ich_mil.gp.fit import fit
-from ich_mil.gp.predict import (
-    draw,
-    draw_weights,
-    latent_samples,
-    mean_logits,
-    predict,
-)
+from ich_mil.gp.predict import draw, draw_weights, latent_samples, mean_logits, predict
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import CLIP
 from ich_mil.kernels.counter import normals, scan_key
 from tests.gp.synthetic import scans
-
-
-@pytest.fixture(scope="module")
-def head():
-    return fit(Bags(*scans()), HeadSettings(n_inducing=12, sweeps=6))[0]
-
-
-@pytest.fixture(scope="module")
-def new():
-    x, offsets, _ = scans(9, seed=5)
-    return Bags(x, offsets, ids=[f"scan {b}" for b in range(9)])
 
 
 def quadrature_mean(mu, sigma):
@@ -43,17 +26,7 @@ def quadrature_mean(mu, sigma):
     return (torch.sigmoid(mu[..., None] + sigma[..., None] * z) * w).sum(-1)
 
 
-def test_quadrature_by_hand():
-    mu = torch.tensor([0.0, 2.0, -2.0, 1.0], dtype=torch.float64)
-    sigma = torch.tensor([3.0, 0.0, 0.0, 1.5], dtype=torch.float64)
-    got = quadrature_mean(mu, sigma)
-    z = torch.linspace(-12, 12, 200_001, dtype=torch.float64)
-    p = torch.sigmoid(1 + 1.5 * z) * torch.exp(-z.square() / 2) / (2 * torch.pi) ** 0.5
-    expected = torch.stack([torch.tensor(0.5).double(), *torch.sigmoid(mu[1:3]), torch.trapezoid(p, z)])
-    torch.testing.assert_close(got, expected, rtol=1e-9, atol=0)
-
-
-def test_sampled_means_lie_within_four_standard_errors_of_quadrature(head, new):
+def test_sampled_moments_and_quantiles_are_those_of_quadrature(head, new):
     got = predict(head, new, samples=4000, seed=1)
     q = head(new.x)
     expected = quadrature_mean(q.mean, q.stddev)
@@ -91,7 +64,7 @@ def test_the_residual_root_of_equal_slices_is_finite(head, new):
     assert float(drawn.f.std(1).max()) < 0.02  # √ε = 0.001 is all that tells them apart
 
 
-def test_a_kernel_that_is_none_of_several_features_is_told(new):
+def test_a_kernel_not_positive_definite_is_refused(new):
     """cos(π ‖x - x'‖ / p) is positive definite for one feature only; few inducing points hide it."""
     model = fit(Bags(*scans()), HeadSettings(kernel="CosineKernel", n_inducing=2, sweeps=2))[0]
     with pytest.raises(DataError, match=r"slices of a scan cannot be factorised, .* take a kernel"):
@@ -100,7 +73,7 @@ def test_a_kernel_that_is_none_of_several_features_is_told(new):
 
 @pytest.mark.parametrize("preset", ["default", "public"])
 @pytest.mark.parametrize("variance", [0.5, 3.0])
-def test_the_residual_root_is_that_of_the_prior_the_inducing_points_leave(preset, variance):
+def test_the_residual_root_of_the_remaining_prior(preset, variance):
     short = HeadSettings(preset=preset, n_inducing=4, sweeps=2, lengthscale_squared=0.5, variance=variance)
     model = fit(Bags(*scans()), short)[0]
     x = scans(3, seed=8)[0][:9]
@@ -117,7 +90,7 @@ def test_the_residual_root_is_that_of_the_prior_the_inducing_points_leave(preset
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_the_order_and_precision_of_slices_change_no_number(head, new, named):
+def test_order_and_precision_of_slices_change_nothing(head, new, named):
     x, offsets = new.x.float(), new.offsets
     ids = new.ids if named else None
     bags = torch.repeat_interleave(torch.arange(9), offsets.diff())
@@ -132,7 +105,7 @@ def test_the_order_and_precision_of_slices_change_no_number(head, new, named):
 
 
 @pytest.mark.parametrize("rule", ["max", "noisy_or", "top_3", "top_20%"])
-def test_scan_probability_is_that_of_the_slices_with_the_largest_means(head, new, rule):
+def test_scan_probabilities_follow_the_rule(head, new, rule):
     offsets = new.offsets
     calibration = Calibration(rule, slope=0.7, intercept=-0.4, slice_slope=0.5, slice_intercept=0.1)
     head = copy.deepcopy(head)
@@ -160,7 +133,7 @@ def test_scan_probability_is_that_of_the_slices_with_the_largest_means(head, new
         torch.testing.assert_close(got.slice_low[own], slices.quantile(0.025, dim=0), rtol=1e-8, atol=0)
 
 
-def test_a_scan_does_not_depend_on_its_batch_to_the_bit(head, new):
+def test_a_scan_does_not_depend_on_its_batch(head, new):
     together, order = predict(head, new, samples=50), [4, 0, 7]
     alone = predict(head, new.take(order), samples=50)
     for name, whole in vars(together).items():
@@ -169,7 +142,7 @@ def test_a_scan_does_not_depend_on_its_batch_to_the_bit(head, new):
     assert not torch.equal(predict(head, new, samples=50, seed=1).scan_mean, together.scan_mean)
 
 
-def test_the_residual_is_the_root_times_the_counters_numbers(head, new):
+def test_the_residual_uses_the_counters_numbers(head, new):
     """Noise is keyed by the scan id; slices are in the order of a projection of their features."""
     w = draw_weights(head, 50, seed=3)
     direction = torch.randn(3, generator=torch.Generator().manual_seed(0)).double()
@@ -183,7 +156,7 @@ def test_the_residual_is_the_root_times_the_counters_numbers(head, new):
         torch.testing.assert_close(one.f[:, order], expected, rtol=1e-12, atol=1e-12)
 
 
-def test_latent_samples_are_the_samples_without_residual_and_differentiable(head, new):
+def test_latent_samples_lack_the_residual_and_differentiate(head, new):
     x = new.x
     w = draw_weights(head, 5, seed=0)
     part = x[:4].clone().requires_grad_()
@@ -205,14 +178,7 @@ def test_scan_logits_are_the_rules_over_the_samples(head, new):
         torch.testing.assert_close(torch.sigmoid(of_slices[:, b]), top, rtol=1e-12, atol=0)
 
 
-def test_mean_logits_are_mackays(head, new):
-    q = head(new.x)
-    expected = q.mean / torch.sqrt(1 + torch.pi / 8 * q.variance)
-    got = mean_logits([head, head], new)
-    torch.testing.assert_close(got, expected.expand(2, -1), rtol=1e-9, atol=1e-12)
-
-
-def test_a_probit_head_says_the_probabilities_of_a_probit(new):
+def test_probit_heads_predict_probit_probabilities(new):
     """E Φ(f) = Φ(μ / √(1 + σ²)) for f ~ N(μ, σ²)."""
     probit = fit(Bags(*scans()), HeadSettings(family="probit", n_inducing=12, sweeps=6))[0]
     q = probit(new.x)
@@ -225,7 +191,7 @@ def test_a_probit_head_says_the_probabilities_of_a_probit(new):
     assert torch.equal(predict(sampled, new, samples=4000).scan_mean, got.scan_mean)
 
 
-def test_draws_of_a_sampler_are_taken_from_all_over(head):
+def test_draws_of_a_sampler_are_spread(head):
     sampled = copy.deepcopy(head)
     sampled.draws = torch.arange(1000).double()[:, None].expand(-1, 12).clone()
     rows = draw_weights(sampled, 100, seed=0)
@@ -233,7 +199,7 @@ def test_draws_of_a_sampler_are_taken_from_all_over(head):
     assert float(rows.mean()) == pytest.approx(499.5, abs=4 * 289 / 10)  # four standard errors
 
 
-def test_a_feature_far_out_is_clipped_and_changes_no_other_slice(head, new):
+def test_far_features_are_clipped_and_leave_other_slices(head, new):
     """A slice so far out has no correlation with any: what is left is the scan without it."""
     x, cut = new.x[:10].clone(), torch.tensor([0, 10])
     x[9, 1] = head.x_mean[1] - CLIP * head.x_std[1]

@@ -3,10 +3,8 @@
 import hashlib
 import math
 
-import numpy as np
 import pytest
 import torch
-from scipy.stats import kstest
 
 from ich_mil.kernels.counter import normals, scan_key
 
@@ -43,11 +41,6 @@ def by_hand(seed, key, n, samples):
 PUBLISHED = [
     ([0] * 4, [0] * 2, [0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B]),
     (
-        [WORD - 1] * 4,
-        [WORD - 1] * 2,
-        [0x87B092C3013FE90B, 0x438C3C67BE8D0224, 0x9CC7D7C69CD777B6, 0xA09CAEBF594F0BA0],
-    ),
-    (
         [0x243F6A8885A308D3, 0x13198A2E03707344, 0xA4093822299F31D0, 0x082EFA98EC4E6C89],
         [0x452821E638D01377, 0xBE5466CF34E90C6C],
         [0xA528F45403E61D95, 0x38C72DBD566E9788, 0xA5A1610E72FD18B5, 0x57BD43B5E52B7FE6],
@@ -72,18 +65,6 @@ def test_normals_equal_box_muller_on_philox_by_hand(seed, key, n, samples, devic
     torch.testing.assert_close(got.cpu(), expected, rtol=1e-14, atol=6 * 2.0**-52)
 
 
-def test_they_are_standard_normal_and_not_correlated():
-    z = normals(5, scan_key("a scan"), 25, samples=4000).numpy()
-    assert kstest(z.ravel(), "norm").pvalue > 0.01
-    assert abs(z.ravel()).max() < 6
-    # slices and successive samples, and their squares, which pairs of Box-Muller share
-    for one in (z, z**2):
-        apart = np.corrcoef(one.T) - np.eye(25)
-        assert abs(apart).max() < 5 / 4000**0.5
-        for lag in (1, 2, 3, 4):
-            assert abs(np.corrcoef(one[lag:].ravel(), one[:-lag].ravel())[0, 1]) < 4 / 1e5**0.5
-
-
 @pytest.mark.parametrize("n", [1, 3, 35])
 def test_more_samples_keep_the_first_to_the_bit(n):
     many = normals(1, 2, n, samples=1001)
@@ -91,14 +72,6 @@ def test_more_samples_keep_the_first_to_the_bit(n):
         assert torch.equal(normals(1, 2, n, samples=samples), many[:samples])
 
 
-def test_seed_scan_and_length_make_other_numbers():
-    z = normals(1, 2, 5, samples=8)
-    for other in (normals(2, 2, 5, samples=8), normals(1, 3, 5, samples=8)):
-        assert bool((z != other).all())
-    assert bool((z[4:] != normals(1, 2, 6, samples=8)[4:, :5]).all())
-    assert torch.equal(normals(1 + WORD, 2, 5, samples=8), z)
-
-
-def test_the_key_of_a_scan_is_64_bits_of_its_digest():
+def test_the_scan_key_is_64_bits_of_sha256():
     assert scan_key("CQ500-CT-0") % WORD == int(hashlib.sha256(b"CQ500-CT-0").hexdigest()[:16], 16)
     torch.tensor([scan_key(str(i)) for i in range(100)])  # fits int64

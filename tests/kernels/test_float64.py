@@ -64,12 +64,10 @@ SEAMS = math.log(2) * (np.arange(-1021, 1021, 7) + 0.5)
     [
         (exp, np.linspace(-708, 708, 40_001), np.exp, 1.0),
         (exp, around(0.0, 708.0, *SEAMS, steps=3), np.exp, 1.0),
-        (exp, np.linspace(-1, 0, 40_001), np.exp, 1.0),
         (exp, RNG.standard_normal(20_000) * 10.0 ** RNG.uniform(-300, 1, 20_000), np.exp, 1.0),
         # where log 2 + log(½ + e/2) cancels, an ulp of log 2 is two of what is left
         (log1p, np.linspace(0, 1, 40_001)[1:], np.log1p, 2.0),
         (log1p, around(2**0.5 - 1, 0.41421356237309503, 0.5, 1e-16, 1 - 2.0**-50), np.log1p, 2.0),
-        (log1p, 10.0 ** RNG.uniform(-307, 0, 20_000), np.log1p, 2.0),
         (inverse, 10.0 ** RNG.uniform(-29.9, 29.9, 40_000), np.reciprocal, 1.0),
         (inverse, around(1.0, 2.0, 16.0, 1.5, 0.5), np.reciprocal, 1.0),
     ],

@@ -76,15 +76,6 @@ def gram(inputs, **options):
     return rbf_gram(x, rbf, *sums, **options)
 
 
-def test_one_slice_by_hand(device):
-    one = torch.ones(1, 1, dtype=DOUBLE, device=device)
-    rbf = RBF(one[0], one[0] / 2, 3 * one, torch.tensor(0.5, dtype=DOUBLE, device=device), 4 * one)
-    # u = (5 - 1) / 2 = 2, ‖u - z‖² = 1, φ = 4 · ½ e^-½
-    phi = 2 * math.exp(-0.5)
-    G, g = rbf_gram(5 * one, rbf, 0.25 * one, -3 * one)
-    assert [float(G), float(g)] == pytest.approx([phi**2 / 4, -3 * phi], rel=1e-14)
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_definition_equals_loops(size, device):
     inputs = case(*size, device=device)
@@ -99,7 +90,7 @@ def test_definition_equals_loops(size, device):
 
 @pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
 @pytest.mark.parametrize("size", [*SIZES[:3], (150, 17, 20, 12, 2), SIZES[4]])
-def test_kernels_are_as_near_to_the_truth_as_the_definition(size, dtype, kernel_device, nan_memory):
+def test_kernels_are_as_exact_as_the_definition(size, dtype, kernel_device, nan_memory):
     inputs = case(*size, device=kernel_device)
     expected = oracle(*inputs)
     plain = distance(gram(inputs, impl="torch", dtype=dtype), expected)
@@ -133,7 +124,7 @@ def test_a_far_centre_costs_nothing(impl, kernel_device):
 
 
 @pytest.mark.parametrize("impl", ["torch", "triton"])
-def test_a_slice_on_a_far_point_is_no_nearer_than_at_it(impl, kernel_device):
+def test_distances_of_far_slices_are_not_negative(impl, kernel_device):
     # ‖u‖² is 1e20, and ‖u - z‖² wrong by 1e4
     z = torch.randn(50, 3, generator=torch.Generator().manual_seed(0), dtype=DOUBLE).to(kernel_device) * 1e10
     eye = torch.eye(50, dtype=DOUBLE, device=kernel_device)
@@ -158,7 +149,7 @@ def test_tiles_and_order_of_rows_do_not_matter(impl, dtype, kernel_device, nan_m
 
 @pytest.mark.parametrize("impl", ["torch", "triton"])
 @pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
-def test_runs_agree_to_the_bit_and_replicates_are_independent(impl, dtype, kernel_device):
+def test_runs_agree_and_replicates_are_independent(impl, dtype, kernel_device):
     rbf, x, theta, target = case(n=80, r=3, device=kernel_device)
     how = {"impl": impl, "dtype": dtype, "tile": 37}
     first, again = (rbf_gram(x, rbf, theta, target, **how) for _ in range(2))

@@ -41,7 +41,7 @@ def test_bad_offsets_raise(offsets):
         bag_index(torch.tensor(offsets))
 
 
-def test_triton_runs_on_a_gpu_or_where_it_is_requested():
+def test_triton_runs_on_gpus_or_on_request():
     choices = [("auto", "cpu"), ("auto", "cuda:1"), ("torch", "cuda"), ("triton", "cpu")]
     found = [by_triton(impl, torch.device(device)) for impl, device in choices]
     assert found == [False, True, False, True]

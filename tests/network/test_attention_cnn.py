@@ -2,7 +2,6 @@
 
 import copy
 import re
-import warnings
 from pathlib import Path
 
 import pytest
@@ -69,11 +68,6 @@ def test_permuting_slices(model, pictures):
     same(permuted.features, straight.features[order])
 
 
-def test_an_empty_bag_is_refused(model, pictures):
-    with pytest.raises(ValueError, match="bag 1 has 0"):
-        model(pictures, torch.tensor([0, 3, 3, 11]))
-
-
 def test_chunks_equal_one_pass_in_evaluation(model, pictures):
     whole = model(pictures, OFFSETS)
     model.chunk_slices = 4
@@ -99,34 +93,20 @@ def test_chunks_in_training_without_recomputation(model, pictures, most, chunks)
     assert int(model.encoder[0][2].num_batches_tracked) == 1 + 2 * chunks
 
 
-@pytest.mark.slow
-def test_it_compiles_with_recomputed_activations(model, pictures):
-    model.train().chunk_slices = 4
-    other = copy.deepcopy(model)
-    model(pictures, OFFSETS).scan_logit.sum().backward()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of dynamo's, where offsets are read
-        torch.compile(other, backend="eager")(pictures, OFFSETS).scan_logit.sum().backward()
-    torch._dynamo.reset()
-    for a, b in zip(model.parameters(), other.parameters(), strict=True):
-        same(a.grad, b.grad)
-    for a, b in zip(model.buffers(), other.buffers(), strict=True):
-        same(a, b)
-
-
 def test_offsets_of_other_pictures(model, pictures):
-    for last in (10, 12):
-        with pytest.raises(ValueError, match=f"offsets of {last} slices do not fit 11 pictures"):
-            model(pictures, torch.tensor([0, 3, last]))
+    with pytest.raises(ValueError, match="offsets of 12 slices do not fit 11 pictures"):
+        model(pictures, torch.tensor([0, 3, 12]))
+    with pytest.raises(ValueError, match="bag 1 has 0"):
+        model(pictures, torch.tensor([0, 3, 3, 11]))
 
 
 @pytest.mark.parametrize(
     ("kind", "change"),
     [
-        *[(EncoderSettings, change) for change in ({"size": 31}, {"size": 1025}, {"neighbours": 2})],
-        *[(EncoderSettings, change) for change in ({"blocks": 0}, {"freeze": -1}, {"freeze": "some"})],
-        *[(EncoderSettings, {"channels": [[40.0, 0.0]]}), (EncoderSettings, {"backbone": "paper"})],
-        *[(CnnSettings, change) for change in ({"pool": "max"}, {"features": 9}, {"dropout": 0.1})],
+        (EncoderSettings, {"size": 31}),
+        (EncoderSettings, {"freeze": "some"}),
+        (EncoderSettings, {"channels": [[40.0, 0.0]]}),
+        (CnnSettings, {"pool": "max"}),
     ],
 )
 def test_settings_out_of_range(kind, change):
@@ -149,12 +129,6 @@ def test_dropout_is_on_what_the_encoder_gives():
     kept = model.features_of_maps(torch.ones(50, 16, 1, 1)) * 0.7  # what is left is scaled
     assert len({round(value) for value in kept.flatten().tolist()} - {0, 16}) > 3
     assert (model.eval().features_of_maps(torch.ones(2, 16, 1, 1)) == 16).all()
-
-
-@pytest.mark.parametrize("size", [32, 57, 58, 59, 100])
-def test_paper_map_has_6_to_13_cells(size):
-    _, *sides = map_shape(paper_encoder(3, size), EncoderSettings(size=size))
-    assert all(6 <= side < 14 for side in sides)  # another block would leave less than 6
 
 
 def test_dry_run_changes_nothing():
@@ -230,19 +204,11 @@ def test_encoders_that_cannot_be_built(settings, message):
         AttentionCnn(EncoderSettings(**settings), CnnSettings())
 
 
-@pytest.mark.parametrize(
-    ("backbone", "small", "enough"),
-    [("resnet18", 32, 33), ("mobilenet_v3_small", 32, 33)],
-)
-def test_backbone_too_deep_for_its_pictures(backbone, small, enough):
-    torch.manual_seed(0)
-    with pytest.raises(ModelError, match=rf"encoder '{backbone}' .* {small} pixels.*encoder\.size"):
-        AttentionCnn(EncoderSettings(name=backbone, size=small), CnnSettings())
-    model = AttentionCnn(EncoderSettings(name=backbone, size=enough), CnnSettings())
-    fresh = {name: value.clone() for name, value in model.named_buffers()}
-    means = [value for name, value in fresh.items() if name.endswith("running_mean")]
-    assert not any(value.any() for value in means)  # nor did looking move them
-    assert model(torch.rand(1, 3, enough, enough), torch.tensor([0, 1])).scan_logit.isfinite().all()
+def test_backbone_too_deep_for_its_pictures():
+    with pytest.raises(ModelError, match=r"encoder 'resnet18' .* 32 pixels.*encoder\.size"):
+        AttentionCnn(EncoderSettings(name="resnet18", size=32), CnnSettings())
+    model = AttentionCnn(EncoderSettings(name="resnet18", size=33), CnnSettings())
+    assert model(torch.rand(1, 3, 33, 33), torch.tensor([0, 1])).scan_logit.isfinite().all()
 
 
 @pytest.mark.parametrize("content", [None, b"nonsense"])
@@ -276,7 +242,6 @@ def test_a_weight_file_runs_no_code(tmp_path):
     ("backbone", "size", "side", "cells", "left", "pitch"),
     [
         ("paper", 64, 64, 32, 0, 2),
-        ("paper", 256, 64, 63, 2, 4),  # 256 -> 128 -> (126) -> 63
         ("paper", 512, 64, 62, 6, 8),  # 63 -> (125) -> 62: of 125 cells the last is lost
         ("paper", 64, 4, 6, 6, 8),  # nowhere 4 cells or less: the whole encoder
         ("resnet18", 130, 33, 33, 0, 4),  # 65 -> 33: a cell more than half

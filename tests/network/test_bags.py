@@ -41,7 +41,7 @@ def test_an_item_is_a_whole_scan_as_stored(dataset, prepared):
     assert dataset.sizes.tolist() == prepared.scans.slices.tolist()
 
 
-def test_writing_into_an_item_does_not_reach_the_file(dataset):
+def test_items_are_copies_of_the_file(dataset):
     first = dataset[0].hu[0]
     before = first.clone()
     first += 7
@@ -71,7 +71,7 @@ def test_scans_of_different_width_share_a_batch():
     torch.testing.assert_close(got[2:], Pictures(WINDOWS, 12)(tall), rtol=0, atol=0)
 
 
-def test_offsets_stay_on_the_host_and_the_rest_moves():
+def test_offsets_stay_on_the_host():
     moved = a_batch(2, 3).to(torch.device("meta"))
     assert moved.offsets.device.type == "cpu"
     assert {one.device.type for one in (*moved.hu, moved.labels)} == {"meta"}
@@ -109,14 +109,6 @@ def test_order_depends_on_seed_and_epoch():
     assert sorted(place for step in first for _, place in step) == list(range(41))
     assert {epoch for step in first for epoch, _ in step} == {0}
     assert list(sampler) == first
-    sampler.set_epoch(1)
-    assert [[place for _, place in step] for step in sampler] != [
-        [place for _, place in step] for step in first
-    ]
-    assert next(iter(sampler))[0][0] == 1
-    other = StepSampler(SIZES, bags=4, seed=3)
-    other.set_epoch(1)
-    assert list(other) == list(sampler)
     plans = [_plan(StepSampler(SIZES, bags=4, seed=seed), epoch) for seed in (3, 4) for epoch in (0, 1)]
     assert all(plans.count(plan) == 1 for plan in plans)
 
@@ -124,16 +116,12 @@ def test_order_depends_on_seed_and_epoch():
 def test_steps_have_equal_loads():
     sampler = StepSampler(SIZES[:40], bags=4, seed=0)
     assert len(sampler) == len(list(sampler)) == 10
-    excess, of_chance = [], []
     mean = float(SIZES[:40].sum()) / 10
     for epoch in range(50):
         steps = _plan(sampler, epoch)
         assert {len(step) for step in steps} == {4}
-        excess.append(max(float(SIZES[torch.tensor(step)].sum()) for step in steps) / mean - 1)
-        order = torch.randperm(40, generator=torch.Generator().manual_seed(epoch))
-        of_chance.append(float(SIZES[order].view(10, 4).sum(1).max()) / mean - 1)
-    # the longest step decides how much memory is needed: 5 % above the mean, by chance 26 %
-    assert np.mean(excess) < 0.4 * np.mean(of_chance)
+        # the longest step decides how much memory is needed: by chance 26 % above the mean
+        assert max(float(SIZES[torch.tensor(step)].sum()) for step in steps) < 1.15 * mean
     together = {frozenset(step) for epoch in range(5) for step in _plan(sampler, epoch)}
     assert len(together) == 50, "the same scans meet again and again"
     sizes = {len(step) for step in StepSampler(SIZES, bags=4, seed=0).plan()}

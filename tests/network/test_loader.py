@@ -9,7 +9,7 @@ from ich_mil.network.loader import loader
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_batches_pack_scans_in_the_order_of_the_steps(dataset, prepared, workers):
+def test_batches_follow_the_steps(dataset, prepared, workers):
     steps = [[2, 0, 1], [3], [1]]
     state = torch.get_rng_state()
     batches = list(loader(dataset, workers=workers, steps=steps))
@@ -23,7 +23,7 @@ def test_batches_pack_scans_in_the_order_of_the_steps(dataset, prepared, workers
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_no_step_is_taken_before_a_batch_is_requested(dataset, workers):
+def test_steps_are_read_when_requested(dataset, workers):
     """Lightning sets the epoch between the two."""
     steps = []
     batches = loader(dataset, workers=workers, steps=steps)
@@ -43,7 +43,7 @@ class Unreadable(ScanDataset):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_error_keeps_its_message_and_follows_earlier_steps(prepared, workers):
+def test_errors_follow_earlier_steps(prepared, workers):
     dataset = Unreadable(prepared, list(prepared.scans.index))
     batches = iter(loader(dataset, workers=workers, steps=[[2], [3], [0, 1, 3], [2]]))
     assert [next(batches).scans for _ in range(2)] == [(prepared.scans.index[place],) for place in (2, 3)]

@@ -29,7 +29,7 @@ def test_bone_stays_bone_where_an_image_is_turned(device):
     assert torch.equal(vary_one(bone, matrix=turn, brighter=-3.0, noise=3.0)[..., 16:48, 16:48], inside)
 
 
-def test_noise_has_its_deviation_in_hu_and_is_the_same_in_every_window(device):
+def test_noise_is_in_hu_and_equal_in_windows(device):
     grey = torch.full((2, 3, 64, 64), 0.5, device=device)
     hu = vary_one(grey, noise=2.0) - 0.5
     hu *= torch.tensor([width for _, width in PAPERS], device=device)[:, None, None]
@@ -111,7 +111,7 @@ def test_images_are_those_of_the_equations(shapes, size, windows, varied, device
     assert errors(got, scans, windows, size, ways) < 1e-5  # positions among 40 pixels are rounded by 2e-6
 
 
-def test_a_scan_is_the_same_to_the_bit_in_any_batch(device):
+def test_other_scans_of_a_batch_change_no_bit(device):
     scans = [hu.to(device) for hu in slices([(2, 8, 8), (1, 9, 6)])]
     ways = variations(2, 1.0)
     whole = pictures_of(scans, PAPERS, 6, ways).split([2, 1])
@@ -119,7 +119,7 @@ def test_a_scan_is_the_same_to_the_bit_in_any_batch(device):
         assert torch.equal(pictures_of([hu], PAPERS, 6, [way]), part)
 
 
-def test_no_slices_make_no_images_and_hu_must_be_int16():
+def test_no_slices_and_other_types():
     assert pictures_of([torch.zeros(0, 8, 8, dtype=torch.int16)], PAPERS, 6).shape == (0, 3, 6, 6)
     with pytest.raises(TypeError, match="int16"):
         pictures_of([torch.zeros(1, 8, 8)], PAPERS, 8)

@@ -5,9 +5,7 @@ import torch
 from torch import nn
 
 from ich_mil.network import shared_norm
-from ich_mil.network.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.network.shared_norm import SharedBatchNorm2d, share_statistics
-from ich_mil.network.slice_encoders import EncoderSettings
 from ich_mil.ranks import these_ranks
 from tests.together import together
 
@@ -100,22 +98,6 @@ def test_sums_over_many_values_are_those_of_float64():
         found[dtype] += [norm.running_mean, norm.running_var]
     for one, wanted in zip(found[torch.float32], found[torch.float64], strict=True):
         assert (one - wanted).abs().max() < 1e-5 * wanted.abs().max()
-
-
-@pytest.mark.slow
-def test_statistics_of_a_network_on_large_pictures_are_those_of_float64():
-    torch.manual_seed(0)
-    model = AttentionCnn(EncoderSettings(size=512), CnnSettings())
-    norm = model.encoder[0][2]
-    norm.momentum = 1.0
-    pictures = torch.rand(9, 3, 512, 512)
-    pictures[:, :, :, 200:] = 1.0
-    with torch.no_grad():
-        model.encoder(pictures)
-        maps = model.encoder[0][:2](pictures).double()
-    mean, deviation = maps.mean((0, 2, 3)), maps.std((0, 2, 3))
-    assert ((norm.running_mean - mean) / deviation).abs().max() < 1e-5
-    assert (norm.running_var / deviation.square() - 1).abs().max() < 1e-5
 
 
 def test_its_gradient_is_that_of_differences(monkeypatch):

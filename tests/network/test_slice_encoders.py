@@ -44,8 +44,8 @@ def test_weights_of_a_package_by_their_order(donor, package):
         torch.testing.assert_close(encoder(x), donor.forward_features(2 * x - 1), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("channels", [1, 6])
-def test_weights_are_adapted_to_other_channels(donor, package, channels):
+def test_weights_are_adapted_to_other_channels(donor, package):
+    channels = 6
     windows = [[40.0, 80.0]] * channels
     encoder = build_encoder(replace(LITE, weights=package, channels=windows)).eval()
     x = torch.rand(2, 1, 64, 64)
@@ -55,12 +55,7 @@ def test_weights_are_adapted_to_other_channels(donor, package, channels):
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "shape"),
-    [
-        ("vit_tiny_patch16_224", 64, (192, 4, 4)),
-        ("swin_tiny_patch4_window7_224", 64, (768, 2, 2)),
-        ("regnety_002", 64, (368, 2, 2)),
-    ],
+    ("name", "size", "shape"), [("vit_tiny_patch16_224", 64, (192, 4, 4)), ("regnety_002", 64, (368, 2, 2))]
 )
 def test_models_of_other_kinds_give_maps(name, size, shape):
     settings = EncoderSettings(name=name, size=size, neighbours=1)
@@ -90,9 +85,8 @@ def test_weights_that_are_not_there(weights, message, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("other", ["tf_efficientnet_lite1", "mobilenetv3_small_100"])
-def test_weights_of_another_architecture_are_refused(other, tmp_path):
-    torch.save(timm.create_model(other).state_dict(), tmp_path / "w.pth")
+def test_weights_of_another_architecture_are_refused(tmp_path):
+    torch.save(timm.create_model("tf_efficientnet_lite1").state_dict(), tmp_path / "w.pth")
     with pytest.raises(ModelError, match=r"w\.pth: is no state dict of the encoder"):
         build_encoder(replace(LITE, weights=str(tmp_path / "w.pth")))
 
@@ -120,7 +114,7 @@ def test_frozen_blocks_do_not_change(freeze, frozen):
     assert any(name.startswith("classifier") for name in moved)
 
 
-def test_what_follows_the_frozen_maps_is_the_whole_model():
+def test_frozen_maps_and_the_rest_are_the_model():
     torch.manual_seed(0)
     model = AttentionCnn(replace(LITE, freeze=4), CnnSettings()).eval()
     x = torch.rand(3, 3, 64, 64)
@@ -142,7 +136,7 @@ def test_batch_norms_of_timm_keep_their_activations():
     torch.testing.assert_close(model.encoder(x), plain(x), rtol=0, atol=1e-2)
 
 
-def test_fewer_blocks_are_the_lower_ones_of_the_whole(package):
+def test_fewer_blocks_are_the_lower_blocks(package):
     whole = build_encoder(replace(LITE, weights=package)).eval()
     part = AttentionCnn(replace(LITE, weights=package, blocks=6, freeze="all"), CnnSettings()).eval()
     x = torch.rand(2, 3, 64, 64)

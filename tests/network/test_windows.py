@@ -45,14 +45,14 @@ ODD = ((37.3, 83.7), (-600.0, 1500.0), (30000.5, 1.0))
 
 @pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("windows", [*PRESETS.values(), ODD], ids=[*PRESETS, "odd"])
-def test_every_int16_value_has_exactly_the_value_of_the_formula(windows, device):
+def test_every_int16_value_equals_the_formula(windows, device):
     every = np.arange(-32768, 32768).astype(np.int16).reshape(4, 128, 128)
     pictures = apply_windows(torch.from_numpy(every).to(device), windows)
     assert pictures.dtype == torch.float32
     assert torch.equal(pictures.cpu(), by_the_formula(every, windows))
 
 
-def test_windows_of_a_part_of_a_stack_are_its_own():
+def test_windows_of_a_strided_stack():
     stack = torch.arange(-500, 1236, dtype=torch.int16).view(4, 14, 31)
     part = stack[::2, 1:13, ::3]  # no two pixels side by side in memory
     whole = apply_windows(stack, PRESETS["papers"])
@@ -66,12 +66,6 @@ def test_result_and_input_are_not_shared():
     first.fill_(7)
     assert apply_windows(hu, PRESETS["papers"])[0, 0].tolist() == [[0.5, 1.0]]
     assert hu.tolist() == [[[40, 80]]]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.uint8])
-def test_other_than_int16_is_refused(dtype):
-    with pytest.raises(TypeError, match=r"HU are an int16 tensor .*, got Tensor of torch"):
-        apply_windows(torch.zeros(1, 2, 2, dtype=dtype), PRESETS["papers"])
 
 
 def test_an_array_or_a_single_slice_is_refused():
@@ -88,7 +82,7 @@ def test_free_choice_and_refusals():
             parse_windows(wrong)
 
 
-def test_resize_keeps_the_mean_and_pads_to_a_square_with_air():
+def test_resize_keeps_the_mean_and_pads_with_air():
     pictures = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     small = resize(pictures, 16)
     torch.testing.assert_close(small.mean((2, 3)), pictures.mean((2, 3)), rtol=2e-2, atol=0)
@@ -99,13 +93,13 @@ def test_resize_keeps_the_mean_and_pads_to_a_square_with_air():
     assert resize(pictures, 64) is pictures
 
 
-def test_where_the_padding_is_odd_the_right_and_the_lower_edge_have_more():
+def test_odd_padding_is_right_and_below():
     tall, wide = torch.ones(1, 1, 5, 4), torch.ones(1, 1, 4, 5)
     assert resize(tall, 5)[0, 0].sum(0).tolist() == [5, 5, 5, 5, 0]
     assert resize(wide, 5)[0, 0].sum(1).tolist() == [5, 5, 5, 5, 0]
 
 
-def test_a_picture_that_grows_is_bilinear_between_the_centres_of_its_pixels():
+def test_enlarging_is_bilinear_between_pixel_centres():
     found = scaled(torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]]), 3, 4)
     torch.testing.assert_close(found[0, 0], torch.tensor([[0.0, 0.25, 0.75, 1.0]] * 3), rtol=1e-6, atol=0)
 

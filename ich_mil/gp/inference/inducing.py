@@ -55,12 +55,9 @@ def choose_inducing(
 
     Raises:
         DataError: there is no positive or no negative bag.
-        ValueError: `n_inducing` is below 2.
     """
     from sklearn.cluster import KMeans  # slow to import, and predictions do without
 
-    if n_inducing < 2:
-        raise ValueError(f"n_inducing must be at least 2 (one for each label), got {n_inducing}")
     positive = labels[bag_index(offsets).to(labels.device)] == 1  # (N,)
     generator = torch.Generator().manual_seed(seed)
     halves = []

@@ -27,7 +27,7 @@ from ich_mil.errors import named
 from ich_mil.evaluate.metrics import auc
 from ich_mil.files import alone, digest, each_text, original, write_csv, write_json
 from ich_mil.gp.aggregation import scan_logit
-from ich_mil.gp.fit import Job, fit_many
+from ich_mil.gp.fit import Job, fit_replicates
 from ich_mil.gp.inference.folds import Fold, folds_of
 from ich_mil.gp.predict import mean_logits
 from ich_mil.gp.settings import HeadSettings
@@ -155,7 +155,7 @@ def _fit_part(
     places, chosen = list(jobs), list(jobs.values())
     made = []
     started = time.perf_counter()
-    for group in fit_many(bags_of(features).to(device()), chosen):
+    for group in fit_replicates(bags_of(features).to(device()), chosen):
         seconds = (time.perf_counter() - started) / len(group)
         models = [one.model for one in group]
         seen = set(chosen[group[0].place].train or ())

@@ -14,7 +14,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from ich_mil.gp.aggregation import scan_logit
 from ich_mil.gp.bags import Bags
-from ich_mil.gp.fit import Job, fit, fit_many
+from ich_mil.gp.fit import Job, fit, fit_replicates
 from ich_mil.gp.fit_calibration import fit_calibrated
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.predict import Predictions, mean_logits, predict
@@ -60,7 +60,7 @@ def grid_cells(seeds: Sequence[int]) -> tuple[dict[Cell, list[float]], list[str]
     ]
     found: dict[Cell, list[float]] = {}
     stopped: list[str] = []
-    for group in fit_many(bags_of(train), jobs):
+    for group in fit_replicates(bags_of(train), jobs):
         logits = mean_logits([one.model for one in group], bags_of(test))
         for one, score in zip(group, scan_logit(logits, test.offsets, "max"), strict=True):
             s = one.model.settings
@@ -150,7 +150,7 @@ def _held_out(
     """For each cell: AUC of each split, and scores of the held-out bags of the last split."""
     jobs = [Job(settings, tuple(train.tolist())) for train, _ in splits for settings in grid]
     found: dict[int, tuple[list[float], np.ndarray]] = {}
-    for group in fit_many(data, jobs):
+    for group in fit_replicates(data, jobs):
         held = splits[group[0].place // len(grid)][1]
         out = data.take(held.tolist())
         logits = mean_logits([one.model for one in group], out)

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from itertools import product
 
-from ich_mil.gp.fit import Job, fit_many
+from ich_mil.gp.fit import Job, fit_replicates
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.sets.features import FeatureSet
@@ -29,8 +29,8 @@ def grid_of_90() -> str:
 
     taken: dict[str, list[float]] = {"together": [], "alone": []}
     for _ in range(3):
-        taken["together"] += seconds(lambda: list(fit_many(bags, jobs)), rounds=1)
-        taken["alone"] += seconds(lambda: [list(fit_many(bags, [job])) for job in jobs], rounds=1)
+        taken["together"] += seconds(lambda: list(fit_replicates(bags, jobs)), rounds=1)
+        taken["alone"] += seconds(lambda: [list(fit_replicates(bags, [job])) for job in jobs], rounds=1)
     ratio = sorted(taken["alone"])[1] / sorted(taken["together"])[1]
     rows = [[name, spread(values)] for name, values in taken.items()]
     return table(["90 fits", "median (range) of 3"], rows) + f"\n\n{ratio:.2f} x faster together."

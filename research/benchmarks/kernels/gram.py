@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from ich_mil.gp.fit import fit, fit_many
+from ich_mil.gp.fit import fit, fit_replicates
 from ich_mil.gp.inference.inducing import place_points
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.kernels.rbf_gram import RBF, TILE, rbf_gram
@@ -141,7 +141,7 @@ def sweep_rows() -> list[list[str]]:
     jobs = grid_jobs(features)
     bags = bags_of(features).to(DEVICE)
     rounds = 3 if DEVICE.type == "cuda" else 1
-    grid = summary([once(lambda: list(fit_many(bags, jobs))) for _ in range(rounds)])
+    grid = summary([once(lambda: list(fit_replicates(bags, jobs))) for _ in range(rounds)])
     name = "triton" if DEVICE.type == "cuda" else "eager"
     rows = []
     for op, size, timing, bar, most in (

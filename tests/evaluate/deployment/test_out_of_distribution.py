@@ -24,7 +24,7 @@ def scans(n, *, seed, size=5, shift=0.0):
     return replace(features, texture=torch.tensor(x.reshape(-1, 4)))
 
 
-def test_a_score_is_the_mean_distance_of_the_slices():
+def test_scores_are_mean_distances_of_slices():
     precision = np.array([[2.0, 0.0], [0.0, 0.5]])
     like = Likeness(np.array([1.0, 0.0]), precision, 1.0, 0.0)
     x = np.array([[2.0, 2.0], [1.0, 0.0], [1.0, 4.0]])
@@ -33,7 +33,7 @@ def test_a_score_is_the_mean_distance_of_the_slices():
     np.testing.assert_allclose(like.scores(features), [(2 + 2) / 2, 8.0])
 
 
-def test_scans_like_the_training_scans_seldom_ring_and_others_do():
+def test_false_alarm_and_detection_rates():
     like = Likeness.fit(scans(200, seed=0), seed=0)
     assert like.false_alarms <= FALSE_ALARMS
     rate = float((like.scores(scans(3000, seed=1)) > like.threshold).mean())
@@ -59,7 +59,7 @@ def test_scans_of_one_patient_give_none():
     assert Likeness.fit(replace(one, patients=["p"] * 8), seed=0) is None
 
 
-def test_what_is_saved_is_what_is_loaded_and_damage_is_told(tmp_path):
+def test_saved_likeness_reloads_and_damage_is_named(tmp_path):
     assert Likeness.load(tmp_path) is None
     like, new = Likeness.fit(scans(20, seed=0), seed=0), scans(5, seed=3)
     like.save(tmp_path)

@@ -8,7 +8,6 @@ from scipy.optimize import minimize_scalar
 from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment.recalibration import (
     LEAST_SCANS,
-    METRICS,
     cross_fitted,
     fit_intercept,
     recalibrate,
@@ -50,7 +49,7 @@ def test_intercept_maximises_the_likelihood():
     assert np.isfinite(fit_intercept(1e4 * z, y, slope=1.0))
 
 
-def test_intercept_of_samples_gives_the_mean_of_the_targets():
+def test_intercept_of_samples_gives_the_target_mean():
     z, y = (torch.as_tensor(part) for part in site(60))
     samples = sampled(z, 50)
     b = fit_intercept(samples, y, slope=0.7)
@@ -68,7 +67,7 @@ def test_recalibration_finds_the_site_and_keeps_the_rest():
     assert (moved.slope, moved.intercept, moved.rule) == (0.5, pytest.approx(0.7, abs=0.1), "top_3")
 
 
-def test_unlabelled_scans_are_left_out_and_twenty_labelled_are_enough():
+def test_unlabelled_scans_are_left_out():
     z, y = site(LEAST_SCANS)
     found = recalibrate(np.append(z, [9, 9]), np.append(y, [-1, -1]), OWN)
     assert found == recalibrate(z, y, OWN)
@@ -101,21 +100,6 @@ def test_cross_fitting_has_no_leak():
     for held_out, others in ((two == "a", two == "b"), (two == "b", two == "a")):
         b = fit_intercept(samples[:, others], torch.as_tensor(y[others]), slope=1.0)
         assert p[held_out] == pytest.approx(torch.sigmoid(samples[:, held_out] + b).mean(0).numpy())
-
-
-def test_refitted_differences_spread_with_few_scans():
-    z, y = site(400, intercept=0.0)
-    keys = names(400)
-    few = refitted_differences(z[:40], y[:40], keys[:40], OWN, resamples=60, seed=0)
-    many = refitted_differences(z, y, keys, OWN, resamples=60, seed=0)
-    for metric in METRICS:
-        assert len(few[metric]) == 60
-        assert np.std(few[metric]) > 1.5 * np.std(many[metric])
-    # the model is right as it is: there is nothing to gain
-    assert abs(np.median(many["log_loss"])) < 0.003
-    assert 0.2 < (many["log_loss"] < 0).mean() < 0.8
-    moved = refitted_differences(*site(400), keys, OWN, resamples=60, seed=0)
-    assert (moved["log_loss"] < 0).all()
 
 
 def test_refitted_differences_by_hand():

@@ -1,4 +1,4 @@
-"""Triage: thresholds by hand, guarantees by simulation, and MAPIE as the reference implementation."""
+"""Triage: thresholds by hand, guarantees by simulation, Clopper-Pearson and MAPIE as references."""
 
 import json
 from dataclasses import replace
@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from mapie.classification import SplitConformalClassifier
-from mapie.risk_control import BinaryClassificationController
-from scipy.stats import beta, binomtest
+from scipy.stats import binomtest
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from ich_mil.errors import DataError
@@ -27,19 +26,6 @@ from ich_mil.ledger import LOOK, NEGATIVE, POSITIVE
 )
 def test_allowed_losses_in_decimal_arithmetic(target, m, number):
     assert allowed_losses(target, m) == number
-
-
-def test_ranks_that_just_reach_the_confidence():
-    # F is uniform for one calibration scan
-    assert risk_control_confidence(1, 1, 0.9) == pytest.approx(0.1, rel=1e-12)
-    assert Guarantee("risk_control", 0.5, 0.5).rank(1) == 1
-    assert Guarantee("risk_control", 0.1, 0.5).rank(5) == 5  # 0.9⁵ = 0.59
-
-
-@pytest.mark.parametrize(("rank", "n", "target"), [(1, 45, 0.95), (4, 143, 0.95), (20, 50, 0.6)])
-def test_lost_scans_have_a_beta_distribution(rank, n, target):
-    exact = beta.cdf(1 - target, rank, n + 1 - rank)
-    assert risk_control_confidence(rank, n, target) == pytest.approx(exact, rel=1e-9)
 
 
 @pytest.mark.parametrize("n", [30, 45, 103, 285, 1000])
@@ -78,16 +64,6 @@ def test_decisions_by_hand_and_at_the_thresholds():
     assert decided.tolist() == [NEGATIVE, NEGATIVE, LOOK, LOOK, POSITIVE, POSITIVE]
 
 
-def test_risk_control_by_hand():
-    # P(Bin(77, 0.05) ≥ 2) = 1 - 0.95⁷⁷ - 77·0.05·0.95⁷⁶ = 0.9027, with 76 it is 0.8987: rank 2 from 77 on
-    for n, rank in ((76, 1), (77, 2)):
-        positives = np.arange(1, n + 1) / 1000
-        labels, p = np.repeat([1, 0], [n, 50]), np.concatenate([positives, np.full(50, 0.01)])
-        triage = fit_triage(labels, p, sensitivity=0.95)
-        assert (triage.rank_positive, triage.rank_negative) == (rank, 1)
-        assert triage.low == positives[rank - 1]
-
-
 def test_scans_tied_with_a_threshold_are_not_decided():
     for p in (np.repeat([0.3, 0.6], 60), np.repeat([0.0, 1.0], 60)):
         labels = np.repeat([1, 0], 60) if p[0] else np.tile([1, 0], 60)
@@ -113,7 +89,7 @@ def test_guarantee_holds_as_often_as_stated(steps):
     rng = np.random.default_rng(4)
     met = np.zeros(2)
     chance = risk_control_confidence(8, 80, 0.85)  # risk control has rank 8 for 80 scans
-    for _ in range(500):
+    for _ in range(300):
         p = np.ceil(rng.random(160) * steps) / steps
         triage = fit_triage(np.repeat([1, 0], 80), p, sensitivity=0.85, specificity=0.85)
         missed = (np.ceil(triage.low * steps) - 1) / steps  # P(score < low)
@@ -122,8 +98,8 @@ def test_guarantee_holds_as_often_as_stated(steps):
             alarms = np.mean(np.arange(1, 11) / 10 >= triage.high)
         met += [missed <= 0.15, alarms <= 0.15]
     assert triage.rank_positive == triage.rank_negative == 8
-    met /= 500
-    slack = 4 * np.sqrt(chance * (1 - chance) / 500)  # four standard errors
+    met /= 300
+    slack = 4 * np.sqrt(chance * (1 - chance) / 300)  # four standard errors
     assert (met >= chance - slack).all()
     if steps > 10:
         assert (met <= chance + slack).all()
@@ -147,13 +123,11 @@ def test_crossed_thresholds_become_equal(method):
     ("labels", "more", "message"),
     [
         ([1] * 44 + [0] * 45, {}, r"^44 positive .* 0.95 with confidence 0.9 .*: 45 are"),
-        ([1] * 45 + [0] * 44, {}, r"^44 negative .*: 45 are"),
         (
             [1] * 45 + [0] * 45,
             {"patients": [f"p{i // 2}" for i in range(90)]},
             r"^23 patients with pos.*: 45",
         ),
-        ([0] * 30, {"method": "conformal"}, r"^0 positive .*: 19 are needed"),
         ([1] * 9 + [0] * 10 + [-1] * 30, {"sensitivity": 0.5, "confidence": 0.5}, "^19 labelled .* 20 are"),
     ],
 )
@@ -194,7 +168,6 @@ def test_invalid_probabilities(bad):
     ("wrong", "message"),
     [
         ({"sensitivity": 1.0}, "sensitivity must lie between"),
-        ({"specificity": 0.0}, "specificity must lie between"),
         ({"confidence": float("nan")}, "confidence must lie between"),
         ({"method": "guess"}, "method must be one of risk_control"),
         ({"patients": ["a"]}, "1 patients for 320"),
@@ -218,10 +191,7 @@ def test_json_and_back(method):
     ("change", "message"),
     [
         ({"format": "ich_mil.triage.0"}, "this version"),
-        ({"extra": 1}, r"damaged .*extra"),
         ({"low": 0.9, "high": 0.1}, "damaged .*low ≤ high"),
-        ({"method": "guess"}, "damaged .*method"),
-        ({"specificity": 1.5}, "damaged .*specificity"),
         ({"confidence": 90}, "damaged .*confidence"),
     ],
 )
@@ -229,25 +199,14 @@ def test_damaged_thresholds(change, message):
     values = fit_triage(*scored(np.random.default_rng(12)), sensitivity=0.9).as_dict()
     with pytest.raises(DataError, match=message):
         Triage.from_dict(values | change)
-    del values["high"]
-    with pytest.raises(DataError, match=r"damaged .*high"):
-        Triage.from_dict(values)
 
 
 def test_the_guarantees_in_words():
     labels, p = scored(np.random.default_rng(13))
-
-    def words(**more):
-        return fit_triage(labels, p, sensitivity=0.95, specificity=0.9, **more).guarantees
-
-    assert words().startswith("With 90 % confidence in each: at most 5 % of new positive scans")
-    assert "at most 10 % of new negative scans are called positive (p ≥ 0." in words()
-    assert "150 positive and 170 negative calibration scans" in words()
-    assert words(method="conformal").startswith("On average over calibration sets: at most 5 % of new")
-    assert "patients with positive scans" in words(patients=[str(i) for i in range(len(p))])
-    at_one = replace(fit_triage(labels, p, sensitivity=0.95), high=1.0)
-    assert at_one.decide(np.ones(1)).tolist() == [POSITIVE]
-    assert "(p ≥ 1)" in at_one.guarantees
+    triage = fit_triage(labels, p, sensitivity=0.95, specificity=0.9)
+    assert triage.guarantees.startswith("With 90 % confidence in each: at most 5 % of new positive scans")
+    assert "150 positive and 170 negative calibration scans" in triage.guarantees
+    assert replace(triage, high=1.0).decide(np.ones(1)).tolist() == [POSITIVE]
 
 
 class Given(ClassifierMixin, BaseEstimator):
@@ -267,7 +226,7 @@ class Given(ClassifierMixin, BaseEstimator):
         return np.column_stack([1 - X[:, 0], X[:, 0]])
 
 
-@pytest.mark.parametrize("share", [0.8, 0.9, 0.95])
+@pytest.mark.parametrize("share", [0.8, 0.95])
 def test_conformal_equals_mapie(share):
     """MAPIE's split conformal classifier with the LAC score, conformalized on each class by itself.
 
@@ -290,29 +249,3 @@ def test_conformal_equals_mapie(share):
     # where thresholds cross, MAPIE gives the empty set, and we clear no more and call no fewer than it
     assert not (with_label[1] & (decided == NEGATIVE)).any()
     np.testing.assert_array_equal(with_label[0], decided != POSITIVE)
-
-
-def mapie_thresholds(labels, p, risk, level, thresholds):
-    controller = BinaryClassificationController(
-        Given().predict_proba,
-        risk,
-        target_level=level,
-        confidence_level=0.9,
-        list_predict_params=thresholds,
-        fwer_method="fixed_sequence",
-    )
-    return controller.calibrate(p[:, None], labels).valid_predict_params
-
-
-def test_risk_control_equals_mapie():
-    """MAPIE's learn-then-test controller of recall and of the false positive rate.
-
-    Given every calibration probability as a candidate and a fixed sequence of tests it is the same exact
-    binomial test, so its last valid threshold is ours.
-    """
-    labels, p = scored(np.random.default_rng(15), 128, 256)
-    triage = fit_triage(labels, p, sensitivity=0.95, specificity=0.95)
-    valid = mapie_thresholds(labels, p, "recall", 0.95, np.unique(p[labels == 1]))
-    assert valid.max() == triage.low
-    above = np.append(np.unique(np.nextafter(p[labels == 0], 1)), 1.0)
-    assert mapie_thresholds(labels, p, "fpr", 0.05, above).min() == triage.high

@@ -24,7 +24,6 @@ from ich_mil.gp.inference.gibbs import (
     draw_weights,
     elliptical_move,
     log_ndtri,
-    near_gaussian,
     sample_posterior,
 )
 from ich_mil.gp.inference.projection import Projection
@@ -32,7 +31,7 @@ from ich_mil.gp.observations.probit import log_evidence, margin_mean
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.kernels.leave_one_out import Turns
 from ich_mil.kernels.segments import bag_index
-from tests.gp.synthetic import close, scans
+from tests.gp.synthetic import scans
 
 GIBBS = HeadSettings(family="gibbs", lengthscale_squared=3.0, n_inducing=12)
 
@@ -47,9 +46,6 @@ def chains(monkeypatch):
 
     change()
     return change
-
-
-PROBIT = HeadSettings(family="probit", lengthscale_squared=3.0, n_inducing=12)
 
 
 def generator(seed=0):
@@ -72,7 +68,7 @@ def test_quantiles_far_in_the_tail():
 
 @pytest.mark.parametrize("side", [-1, 0, 1])
 @pytest.mark.parametrize("mu", [-45.0, -4.0, 0.3, 4.0, 45.0])
-def test_sided_draws_have_the_moments_of_a_truncated_normal(mu, side):
+def test_sided_draws_have_truncated_normal_moments(mu, side):
     n = 100_000
     shape = torch.full((n,), mu, dtype=torch.float64)
     m = draw_sided(shape, torch.full_like(shape, side), generator())
@@ -196,34 +192,21 @@ def test_the_chain_has_the_exact_posterior(single, chains):
     assert report.effective_samples > 1000
 
 
-def test_a_positive_scan_of_one_is_a_truncated_normal(chains):
-    chains(8, 100, 500)
-    # w given one slice: p(w | m ≥ 0) ∝ N(w) Φ(φᵀw), whose mean along φ is √(2/π) |φ| / √(1 + |φ|²)
-    x = torch.tensor([[0.0], [1.0]], dtype=torch.float64)
-    settings = replace(GIBBS, n_inducing=2, lengthscale_squared=0.01, variance=4.0)
-    model, _ = fit(Bags(x, torch.tensor([0, 1, 2]), torch.tensor([1, 0])), settings)
-    phi, _ = model.project(model.standardise(x), model.prior_root())
-    size = phi.square().sum(0)  # both 4, and so far apart that they know nothing of each other
-    assert float((phi[:, 0] @ phi[:, 1]).abs()) < 1e-12
-    expected = math.sqrt(2 / math.pi) * size / torch.sqrt(1 + size) * row(1.0, -1.0)
-    f = (model.draws @ phi).view(8, 500, 2)
-    error = f.flatten(0, 1).std(0) / bulk_ess(f).sqrt()
-    assert bool(((f.mean((0, 1)) - expected).abs() < 4.5 * error).all())
-
-
+@pytest.mark.filterwarnings("ignore:the chains of the Gibbs sampler disagree")
 def test_seeds_and_the_report(chains):
+    chains(4, 20, 50)
     x, offsets, labels = scans()
     first, report = fit(Bags(x, offsets, labels), GIBBS)
     again, _ = fit(Bags(x, offsets, labels), GIBBS)
-    chains(3)
+    chains(3, 20, 50)
     other, _ = fit(Bags(x, offsets, labels), GIBBS)
     assert torch.equal(first.draws, again.draws)
-    assert first.draws.shape == (1600, 12)
+    assert first.draws.shape == (200, 12)
     assert first.draws.untyped_storage().nbytes() == first.draws.nbytes  # and holds no other memory
-    assert other.draws.shape == (1200, 12)
-    assert not torch.equal(other.draws[:400], first.draws[:400])
+    assert other.draws.shape == (150, 12)
+    assert not torch.equal(other.draws[:50], first.draws[:50])
     assert report.elbo == report.validation_log_loss == ()
-    assert len(report.max_abs_mean) == report.best_sweep == 500
+    assert len(report.max_abs_mean) == report.best_sweep == 70
     assert report.stopped == "sweeps"
     assert f"R-hat at most {report.r_hat:.3f}" in report.message
     assert f"at least {report.effective_samples:.0f}, over 133 slices" in report.message
@@ -260,70 +243,13 @@ def test_another_seed_makes_other_draws(chains):
     assert bool((model.draws != first).all())
 
 
-def test_chains_that_the_kernel_takes_to_no_slice_are_told(chains):
+def test_chains_without_reach_are_told(chains):
     chains(4, 0, 4)
     settings = replace(GIBBS, lengthscale_squared=1e-7, n_inducing=2)
     with pytest.warns(UserWarning, match=r"chains have shrunk to 0: .*longer length scale") as told:
         _, report = fit(Bags(*scans()), settings)
     assert len(told) == 1
     assert report.stopped == "diverged"
-
-
-@pytest.mark.filterwarnings("ignore:the chains of the Gibbs sampler disagree")
-def test_the_chain_is_the_same_tile_by_tile(monkeypatch, chains):
-    chains(4, 2, 6)
-    whole, report = fit(Bags(*scans()), GIBBS)
-    monkeypatch.setattr("ich_mil.gp.inference.projection.BLOCK_BYTES", {"cpu": 6})
-    monkeypatch.setattr("ich_mil.gp.inference.projection.LEAST_ROWS", 7)
-    tiled, other = fit(Bags(*scans()), GIBBS)
-    close(tiled.draws, whole.draws)
-    # not R-hat: the two draws beside a median are equally far from it, and rounding orders them
-    assert other.effective_samples == pytest.approx(report.effective_samples, rel=1e-8)
-
-
-def test_agrees_with_variational_inference(chains):
-    chains(4, 100, 600)
-    # Means agree where data are many; Q(m) Q(w) are independent, so the Gaussian bound is too narrow, never
-    # too wide: A⁻¹ is the posterior covariance if the margins themselves were seen.
-    x, offsets, labels = scans(60, 1)
-    gibbs, _ = fit(Bags(x, offsets, labels), GIBBS)
-    bounded, _ = fit(Bags(x, offsets, labels), replace(PROBIT, sweeps=1000))
-    phi, _ = gibbs.project(gibbs.standardise(x), gibbs.prior_root())
-    exact, approximate = gibbs.q_mean @ phi, bounded.q_mean @ phi
-    spread = (gibbs.q_root.mT @ phi).square().sum(0).sqrt()
-    assert float(torch.corrcoef(torch.stack([exact, approximate]))[0, 1]) > 0.995
-    # skew of the posterior moves its mean by a part of its deviation
-    assert float(((exact - approximate).abs() / spread).max()) < 0.5
-    sure = exact.abs() > 3 * spread
-    assert int(sure.sum()) > 50
-    assert torch.equal(exact.sign()[sure], approximate.sign()[sure])
-    assert bool(((bounded.q_root.mT @ phi).square().sum(0).sqrt() < spread).all())
-
-
-def test_the_gaussian_of_the_move_is_that_of_the_mode():
-    x, offsets, labels = scans()
-    model, _ = fit(Bags(x, offsets, labels), PROBIT)
-    turns = Turns(offsets)
-    projection = Projection(model, x, rows=turns.order)
-    phi = model.project(model.standardise(x), model.prior_root())[0]
-    S = torch.linalg.inv(torch.eye(12) + phi @ phi.mT)
-    mode, root = near_gaussian(projection, labels[turns.bag_order], turns.bags, S)
-    w = mode[0].clone().requires_grad_()
-    log_joint = log_evidence(w @ phi, labels, bag_index(offsets)) - w @ w / 2
-    (slope,) = torch.autograd.grad(log_joint, w)
-    assert float(slope.norm()) < 1e-3
-    # its precision is that of the prior and, slice by slice, -∂² log Z / ∂μ² where that is positive
-    hessian = torch.autograd.functional.hessian(
-        lambda mu: log_evidence(mu, labels, bag_index(offsets)), mode[0] @ phi
-    )
-    d = (-hessian.diagonal()).clamp(min=0.0)
-    torch.testing.assert_close(
-        torch.linalg.inv(root.mT @ root), torch.eye(12).double() + (phi * d) @ phi.mT, rtol=1e-9, atol=1e-9
-    )
-    # narrower than the prior, wider than if the margins were seen
-    covariance = root.mT @ root
-    assert float(torch.linalg.eigvalsh(covariance).max()) < 1 + 1e-12
-    assert float(torch.linalg.eigvalsh(covariance - S).min()) > -1e-12
 
 
 def autoregressive(chains, length, quantities, rho, seed=0):
@@ -353,7 +279,7 @@ def test_r_hat_sees_place_spread_and_drift():
         assert float(r_hat(draws)) > 1.05
 
 
-def test_what_never_varies_is_no_sign_of_chains_that_disagree():
+def test_constant_quantities_do_not_disagree():
     # as μ of a slice that the kernel does not reach
     draws = torch.cat([torch.zeros(4, 100, 1, dtype=torch.float64), autoregressive(4, 100, 1, 0.0)], 2)
     assert float(r_hat(draws)[0]) == 1

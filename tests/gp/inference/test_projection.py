@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from ich_mil.gp.inference import projection as module
 from ich_mil.gp.inference.inducing import choose_inducing, standardisation
@@ -63,8 +63,6 @@ KERNELS = [
     (None, {"preset": "public"}, True),  # unit prior: in the residual alone
     (ard, {}, True),
     (None, {"bias": 1.0}, False),
-    (lambda: ScaleKernel(MaternKernel(nu=2.5)).double(), {}, False),
-    (lambda: ScaleKernel(RBFKernel(active_dims=(0, 2))).double(), {}, False),
     (lambda: ScaleKernel(RBFKernel(), active_dims=(0, 2)).double(), {}, False),
     (lambda: RBFKernel().double(), {}, False),
     (lambda: ScaleKernel(Dropping()).double(), {}, False),
@@ -108,7 +106,7 @@ def test_mixed_precision_rounds_phi_alone(recomputed, device):
 
 
 @pytest.mark.parametrize("compress", [False, True])
-def test_the_variance_of_the_prior_is_that_of_the_kernel(compress, recomputed):
+def test_the_prior_variance_is_the_kernels(compress, recomputed):
     model, x = head()
     projection = Projection(model, x, compress=compress)
     m = projection.shape[1]
@@ -142,7 +140,7 @@ def test_a_selection_has_its_own_products():
 
 
 @pytest.mark.parametrize("slices", [400, 1600])
-def test_directions_are_dropped_by_energy_and_number_of_slices(slices, monkeypatch):
+def test_directions_are_dropped_by_relative_energy(slices, monkeypatch):
     model, x = head()
     x = x.repeat(slices // 400, 1)  # energies grow with the repeats
     ones = torch.ones(1, len(x), dtype=torch.float64)
@@ -153,7 +151,7 @@ def test_directions_are_dropped_by_energy_and_number_of_slices(slices, monkeypat
 
 
 @pytest.mark.realdata
-def test_projecting_before_float32_sums_keeps_the_precision_matrix_positive(rsna_features):
+def test_float32_sums_keep_the_precision_matrix_positive(rsna_features):
     x = rsna_features.x
     mean, std = standardisation(x)
     z = choose_inducing(

@@ -52,7 +52,7 @@ def test_theta_never_rises_and_log_psi_is_continuous(density):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("density", [one for one in DENSITIES if isinstance(one, GammaLogisticTail)], ids=str)
-def test_with_a_logistic_tail_log_psi_starts_at_0(density, dtype):
+def test_log_psi_with_logistic_tail_starts_at_0(density, dtype):
     at = density.log_psi(torch.zeros(3, dtype=dtype))
     # each piece is the difference of two values of up to 100
     torch.testing.assert_close(at, torch.zeros_like(at), rtol=0, atol=200 * torch.finfo(dtype).eps)

@@ -7,9 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
 
-from ich_mil.gp.aggregation import scan_logit
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
 from ich_mil.gp.observations.densities import Logistic
@@ -109,22 +107,8 @@ def moments_of(n, seed=0, replicates=1):
     return mu, torch.rand(replicates, n, generator=generator, dtype=torch.float64) + 0.1
 
 
-def test_first_sweep_by_hand():
-    # One negative and one positive slice, f = 0 known: θ = ¼ at both bounds, so Θ = C²/4 + ¼. In the negative
-    # t = -½ and s = 2C·½ + 0 + 1; in the positive t = 0.
-    turns = Turns(torch.tensor([0, 1, 2]))
-    seen = MarginObservation(1, torch.tensor([0, 1]), turns, c=2.0, v=0.0, log_h=60.0)
-    zero = torch.zeros(1, 2, dtype=torch.float64)
-    torch.testing.assert_close(seen.precision(zero, zero), torch.full_like(zero, 1.25), rtol=1e-14, atol=0)
-    torch.testing.assert_close(seen.target(), torch.tensor([[-1.5, 0.0]]).to(zero), rtol=1e-14, atol=0)
-    # At μ = 0 nothing but the scan label moves π; e = 0 leaves τ = sigmoid(-C V) = ½.
-    seen.update(zero, zero)
-    torch.testing.assert_close(seen.logits, torch.tensor([[-60.0, 60.0]]).to(zero), rtol=1e-14, atol=0)
-    torch.testing.assert_close(seen.margins.sigmoid(), torch.full_like(zero, 0.5), rtol=1e-14, atol=0)
-
-
 @pytest.mark.parametrize("log_h", [1.0, 20.5, 690.0])
-def test_the_objective_of_one_negative_slice_for_any_h(log_h):
+def test_the_objective_of_one_negative_slice(log_h):
     # f = 0 is known, V = 0: log ψ(0) twice, H(τ) = log 2, and H(π) + (1 - π) log H = log(1 + H)
     seen = MarginObservation(1, torch.tensor([0]), Turns(torch.tensor([0, 1])), v=0.0, log_h=log_h)
     zero = torch.zeros(1, 1, dtype=torch.float64)
@@ -171,14 +155,6 @@ def test_each_update_is_the_optimum_of_the_objective():
     seen.bound(mu, variance).sum().backward()
     assert float(seen.logits.grad.abs().max()) < 1e-12
     assert float(seen.margins.grad.abs().max()) < 1e-12
-    # and it is a maximum, not any stationary point
-    with torch.no_grad():
-        best = float(seen.bound(mu, variance))
-        for shift in (-0.01, 0.01):
-            for value in (seen.logits, seen.margins):
-                value += shift
-                assert float(seen.bound(mu, variance)) < best
-                value -= shift
 
 
 def test_far_below_every_margin_it_is_vgpmil():
@@ -202,7 +178,7 @@ def test_far_below_every_margin_it_is_vgpmil():
         assert float(margin.bound(mu, variance) - plain.bound(mu, variance)) == pytest.approx(0, abs=1e-6)
 
 
-def test_replicates_and_the_order_of_scans_change_nothing():
+def test_replicates_are_kept_and_independent():
     x, offsets, labels = scans()
     turns = Turns(offsets)
     seen, kept = (MarginObservation(3, labels[turns.bag_order], turns) for _ in range(2))
@@ -216,26 +192,3 @@ def test_replicates_and_the_order_of_scans_change_nothing():
     kept.update(mu.sin()[rows], variance[rows])
     assert torch.equal(kept.logits, seen.logits[rows])
     assert torch.equal(kept.bound(mu[rows], variance[rows]), seen.bound(mu, variance)[rows])
-    # bags reversed
-    parts = list(x.split(offsets.diff().tolist()))[::-1]
-    back = torch.cat([torch.zeros(1, dtype=torch.int64), offsets.diff().flip(0).cumsum(0)])
-    other = Turns(back)
-    again = MarginObservation(3, labels.flip(0)[other.bag_order], other)
-    flat = turns.restore(mu)
-    flipped = torch.cat(flat.split(offsets.diff().tolist(), 1)[::-1], 1)
-    spread = torch.ones_like(mu)
-    first = MarginObservation(3, labels[turns.bag_order], turns)
-    first.update(mu, spread)
-    again.update(flipped[:, other.order], spread)
-    restored = torch.cat(other.restore(again.logits).split([len(p) for p in parts], 1)[::-1], 1)
-    close(restored, turns.restore(first.logits), rtol=1e-13)
-
-
-@pytest.mark.realdata
-def test_real_slices(rsna_features, cq500_features):
-    rsna, cq500 = rsna_features, cq500_features
-    settings = HeadSettings(family="large_margin")
-    model, report = fit(Bags(rsna.x, rsna.offsets, rsna.labels), settings)
-    assert all(after >= before - 1e-9 * abs(before) for before, after in pairwise(report.elbo))
-    phi, _ = model.project(model.standardise(cq500.x), model.prior_root())
-    assert roc_auc_score(cq500.labels, scan_logit(model.q_mean @ phi, cq500.offsets, "max")) >= 0.905

@@ -1,20 +1,16 @@
 """The fit against a dense textbook implementation, its bound, its stops, GPyTorch on the result."""
 
 import math
-import warnings
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
 
-from ich_mil.errors import DataError
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
 from ich_mil.gp.observations.densities import Gamma, GammaLogisticTail, Logistic
 from ich_mil.gp.observations.vgpmil import PsiObservation
 from ich_mil.gp.settings import PRESETS, HeadSettings
-from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.kernels.leave_one_out import Turns
 from tests.gp.synthetic import close, kl_of_prior, scans
 
@@ -90,7 +86,7 @@ def textbook(x, offsets, labels, z, settings):
 
 @pytest.mark.parametrize("update", ["gauss_seidel", "jacobi"])
 @pytest.mark.parametrize("density", DENSITIES)
-def test_equals_the_textbook_and_gpytorch_gives_the_same_distribution(density, update, preset):
+def test_equals_the_textbook(density, update, preset):
     preset(update=update, log_h=math.log(100), logistic_tail=density == "tail")
     x, offsets, labels = scans()
     settings = HeadSettings(**DENSITIES[density], n_inducing=12, sweeps=6, lengthscale_squared=3.0)
@@ -138,31 +134,12 @@ def test_gauss_seidel_never_lets_the_bound_fall(density, log_h, seed, preset):
 
 
 @pytest.mark.parametrize("log_h", [1.0, 20.5, 690.0])
-def test_the_bound_of_one_negative_slice_is_the_evidence_for_any_h(log_h):
+def test_the_bound_of_one_slice_is_the_evidence(log_h):
     # f = 0 is known, π = 1 / (1 + H) the posterior: H(π) + (1 - π) log H = log(1 + H), and log ψ(0) is left
     turns, labels = Turns(torch.tensor([0, 1])), torch.tensor([0])
     H, zero = torch.tensor([log_h], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
     seen = PsiObservation([Logistic()], H, labels, turns, PRESETS["default"])
     assert float(seen.bound(zero, zero)) == pytest.approx(-math.log(2), abs=1e-15 * max(log_h, 1))
-
-
-def test_the_update_of_the_public_code_and_its_bound_by_hand():
-    """A positive scan of slices a and b, a negative one of slice n; stored as a, n, b."""
-    turns, labels, log_h = Turns(torch.tensor([0, 2, 3])), torch.tensor([1, 0]), math.log(100)
-    mu, variance = [0.4, -1.0, -0.2], 0.5
-    H, start = (torch.tensor(value, dtype=torch.float64) for value in ([log_h], [0.7, 0.2, 0.4]))
-    public = PsiObservation([Logistic()], H, labels, turns, PRESETS["public"], start=start)
-    moments = torch.tensor([mu], dtype=torch.float64), torch.full((1, 3), variance).double()
-    public.update(*moments)
-    logits = [0.4 + log_h * (1 - 0.4), -1.0 - log_h, -0.2 + log_h * (1 - 0.7)]
-    assert public.logits[0].tolist() == pytest.approx(logits, rel=1e-12)
-    pi = [1 / (1 + math.exp(-a)) for a in logits]
-    bound = 0.0
-    for m, p in zip(mu, pi, strict=True):
-        bound -= math.log(2 * math.cosh(math.sqrt(m * m + variance) / 2))
-        bound += (p - 0.5) * m - p * math.log(p) - (1 - p) * math.log(1 - p)
-    bound += log_h * (1 - (1 - pi[0]) * (1 - pi[2]) + (1 - pi[1])) - 2 * math.log(1 + 100)
-    assert public.bound(*moments).tolist() == pytest.approx([bound], rel=1e-12)
 
 
 def test_each_replicate_is_bounded_as_its_density_is():
@@ -188,21 +165,8 @@ def test_validation_stops_early_and_keeps_the_best_sweep(monkeypatch):
     assert torch.equal(model.q_root, again.q_root)
 
 
-def test_converges_and_says_so():
-    x, offsets, labels = scans()
-    settings = HeadSettings(density="logistic", n_inducing=10, sweeps=2000, tolerance=1e-4)
-    report = fit(Bags(x, offsets, labels), settings)[1]
-    assert report.stopped == "converged"
-    assert report.best_sweep == len(report.elbo) < 2000
-    assert report.validation_log_loss == ()
-    # the first sweep in which no μ has moved by more
-    last = [replace(settings, sweeps=report.best_sweep - more) for more in (2, 1, 0)]
-    one, two, three = (fit(Bags(x, offsets, labels), shorter)[0](x).mean for shorter in last)
-    assert float((three - two).abs().max()) < 1e-4 <= float((two - one).abs().max())
-
-
 @pytest.mark.parametrize("with_validation", [False, True])
-def test_a_runaway_fit_is_stopped_told_and_returns_a_good_state(with_validation, preset, monkeypatch):
+def test_a_runaway_fit_returns_a_good_state(with_validation, preset, monkeypatch):
     preset(logistic_tail=False)
     monkeypatch.setattr("ich_mil.gp.inference.replicates.PATIENCE", 50)
     x, offsets, labels = scans(80, 0, longest=40)
@@ -219,62 +183,11 @@ def test_a_runaway_fit_is_stopped_told_and_returns_a_good_state(with_validation,
     assert float(q.mean.abs().max()) == pytest.approx(report.max_abs_mean[report.best_sweep - 1], rel=1e-10)
 
 
-def test_the_logistic_tail_holds_the_same_fit():
-    x, offsets, labels = scans(80, 0, longest=40)
-    report = fit(Bags(x, offsets, labels), HeadSettings(density="gamma", alpha=0.5, beta=4.0, n_inducing=30))[
-        1
-    ]
-    assert report.stopped != "diverged"
-    assert report.max_abs_mean[-1] < 10
-
-
-def test_a_collapsed_fit_is_told(preset):
-    preset(logistic_tail=False, log_h=0.01)
-    x, offsets, labels = scans(80, 0, longest=40)
-    settings = HeadSettings(density="gamma", alpha=50.0, beta=1.0, n_inducing=20, sweeps=200)
-    with pytest.warns(UserWarning, match="has shrunk to 0"):
-        report = fit(Bags(x, offsets, labels), settings)[1]
-    assert report.stopped == "diverged"
-
-
 @pytest.mark.parametrize("family", ["psi", "large_margin", "probit"])
-def test_a_kernel_too_short_to_reach_any_slice_ends_as_a_collapsed_fit(family):
+def test_a_kernel_too_short_collapses_the_fit(family):
     x, offsets, labels = scans(80, 0, longest=40)
     settings = HeadSettings(family=family, lengthscale_squared=1e-7, n_inducing=2)
     with pytest.warns(UserWarning, match="has shrunk to 0"):
         model, report = fit(Bags(x, offsets, labels), settings, validation=Bags(*scans(10, 1)))
     assert report.stopped == "diverged"
     assert bool(model.q_mean.isfinite().all())
-
-
-def test_a_constant_feature_changes_nothing():
-    x, offsets, labels = scans()
-    constant = torch.cat([x, torch.full((len(x), 1), 0.1).double()], 1)
-    plain = HeadSettings(n_inducing=10, sweeps=4, lengthscale_squared=3.0)
-    model, _ = fit(Bags(x, offsets, labels), plain)
-    wider, _ = fit(Bags(constant, offsets, labels), plain)
-    assert wider.x_std[3] == 1
-    torch.testing.assert_close(wider(constant).mean, model(x).mean, rtol=1e-9, atol=0)
-
-
-def test_extra_jitter_is_told_with_its_size(monkeypatch):
-    monkeypatch.setattr("ich_mil.gp.sparse_gp.JITTER", 1e-17)
-    x = torch.ones(4, 2, dtype=torch.float64)
-    model = SparseGP(x, torch.zeros(2), torch.ones(2), HeadSettings())
-    with pytest.warns(UserWarning, match=r"singular at a jitter of 1\.0e-17: raised to 1\.0e-1\d"):
-        root = model.prior_root()
-    assert bool(torch.isfinite(root).all())
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert torch.equal(model.prior_root(), root)
-
-
-def test_bad_input_is_refused():
-    x, offsets, labels = scans()
-    settings = HeadSettings(n_inducing=4, sweeps=1)
-    with pytest.raises(DataError, match="labels must be 0 or 1, got -1"):
-        fit(Bags(x, offsets, labels - (labels == 0).long()), settings)
-    with pytest.raises(DataError, match=r"training scans: all 24 are labelled 1, both labels are needed"):
-        fit(Bags(x, offsets, torch.ones_like(labels)), settings)
-    with pytest.raises(DataError, match="validation scans: all 24"):
-        fit(Bags(x, offsets, labels), settings, validation=Bags(x, offsets, torch.zeros_like(labels)))

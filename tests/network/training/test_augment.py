@@ -54,7 +54,7 @@ def test_draws_are_those_of_earlier_versions(scans):
         assert variation.seed == draw_variation(rng).seed
 
 
-def test_threads_and_other_batches_do_not_change_a_scan(scans):
+def test_processes_and_batches_change_nothing(scans):
     steps = [[(1, 0), (1, 1), (1, 2)], [(1, 1)]]
     packed, alone = loader(varied(scans), workers=0, steps=steps)
     helped, _ = loader(varied(scans), workers=3, steps=steps)

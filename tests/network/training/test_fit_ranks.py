@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -23,15 +22,12 @@ from ich_mil.ranks import Ranks
 from ich_mil.sets.preparation.prepare import prepare
 from ich_mil.sets.splits import draw_splits
 from ich_mil.sets.store import open_prepared
-from ich_mil.study.window_presets import PRESETS
 from tests.together import together
 
-WINDOWS = PRESETS["papers"]
 ENCODER = EncoderSettings(size=32)
 CNN = CnnSettings()
 TRAINING = TrainingSettings(learning_rate=1e-3, bags=3, max_epochs=2, fixed_epochs=True)
 VARIED = replace(TRAINING, augment=True)
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

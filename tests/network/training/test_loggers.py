@@ -53,9 +53,7 @@ def curves_of(out, logger):
 
 @pytest.mark.filterwarnings("ignore")  # of the packages
 @pytest.mark.parametrize("logger", ["tensorboard", "mlflow", "wandb"])
-def test_curves_are_in_the_folder_of_the_run_and_the_model_is_the_same(
-    prepared, plain, tmp_path, monkeypatch, logger
-):
+def test_curves_are_logged_and_the_model_unchanged(prepared, plain, tmp_path, monkeypatch, logger):
     if find_spec(logger) is None:
         pytest.skip(f"{logger} is not installed")
     monkeypatch.chdir(tmp_path)

@@ -64,7 +64,7 @@ def test_a_step_is_that_of_the_cpu(module, batch, device):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=atol)
 
 
-def test_pictures_are_made_in_float32_whatever_the_encoder_computes_in(module, batch, device, monkeypatch):
+def test_pictures_are_float32_under_autocast(module, batch, device, monkeypatch):
     module, batch, fed = module.to(device), batch.to(device), []
     monkeypatch.setattr(
         module.model, "encode_maps", lambda maps, **_: fed.append(maps) or maps[:, 0, :2, :4].flatten(1)

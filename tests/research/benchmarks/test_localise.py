@@ -30,7 +30,7 @@ def test_the_maximum_hits_or_misses():
         assert hits(point, square(10, 2, 2), tolerance=tolerance).tolist() == [wanted]
 
 
-def test_a_flat_map_scores_the_share_of_the_area():
+def test_a_flat_map_scores_the_area():
     mask, flat = square(8, slice(0, 2), slice(0, 4)), torch.full((1, 8, 8), 0.3)
     assert hits(flat, mask, tolerance=0).tolist() == [8 / 64]
     assert energy_inside(flat, mask).tolist() == [pytest.approx(8 / 64, rel=1e-12)]
@@ -70,15 +70,3 @@ def test_means_and_intervals():
     reach = 4.302653 * np.sqrt(3 / 2) * three.error * 9 / 2  # t of 2
     ends = expit(np.log(2) + np.array([-reach, reach]))
     assert [three.low, three.high] == pytest.approx(ends.tolist(), rel=1e-3)
-
-
-def test_images_that_are_not_square():
-    """20 x 100 pixels in cells of 2 x 4: the tolerance is 3 % of the longer side, heads are small."""
-    masks, heads = np.zeros((1, 20, 100), bool), np.zeros((1, 20, 100), bool)
-    masks[0, 18:, 80:] = heads[0, 19, 80:] = heads[0, 10, :80] = True
-    maps = torch.zeros(3, 10, 25)
-    maps[0, 9, 20], maps[1, 9, 19], maps[2, 9, 18] = 1.0, 1.0, 1.0  # columns 82, 78 and 74
-    found = localise(maps, masks.repeat(3, 0), heads.repeat(3, 0), ["a"] * 3, seed=0)
-    assert found.strict.tolist() == [1.0, 0.0, 0.0]
-    assert found.near.tolist() == [1.0, 1.0, 0.0]
-    assert found.area.tolist() == [0.2] * 3  # 20 of the head's 100 pixels; 20 of blood lie outside it

@@ -36,12 +36,9 @@ def test_bags_are_packed_by_their_number(tmp_path, label):
     ("arrays", "message"),
     [
         ({"X": X, "bag": BAG}, "key label is missing"),
-        ({"X": X, "bag": BAG, "label": np.array([0, 1, 2])}, "label must be 0 or 1, got .*2"),
         ({"X": X, "bag": BAG, "label": np.array([0, 1, 1, 1, 1])}, "bag 7 is labelled both 0 and 1"),
-        ({"X": X, "bag": BAG, "label": np.array([0, 1])}, "one for each of 3 bags or 5 instances"),
         ({"X": X, "bag": BAG[:4], "label": np.array([0, 1, 1])}, r"got \(5, 2\) and \(4,\)"),
         ({"X": X * np.nan, "bag": BAG, "label": np.array([0, 1, 1])}, "NaN or infinite"),
-        ({"X": X.astype(str), "bag": BAG, "label": np.array([0, 1, 1])}, "X must hold real numbers, got <U"),
     ],
 )
 def test_an_npz_that_cannot_be_used(tmp_path, arrays, message):

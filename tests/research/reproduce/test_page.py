@@ -6,7 +6,7 @@ import pandas as pd
 from research.reproduce.page import markdown_table
 
 
-def test_a_table_never_says_that_a_p_value_is_0():
+def test_tables_show_small_p_values():
     frame = pd.DataFrame(
         {
             "model": ["a|b", "c"],

@@ -62,7 +62,7 @@ def protocol(folder, **changes):
 def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reproduce")
     write_features(folder / "train.csv", 40, 0)
-    write_features(folder / "other.csv", 60, 1)
+    write_features(folder / "other.csv", 44, 1)
     return folder
 
 
@@ -101,7 +101,7 @@ def test_the_table_holds_every_model_on_every_set(config, done):
             assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_numbers_of_the_table_are_those_of_the_estimator(config, done, place):
+def test_table_values_are_those_of_the_estimator(config, done, place):
     learn, others = (read_feature_table(place / name) for name in ("train.csv", "other.csv"))
     every, losses = [], []
     for seed in config.seeds:
@@ -167,19 +167,13 @@ PICTURES = {"name": "a", "kind": "pictures", "root": "x"}
     [
         ({"main": "LM"}, "main must be one of the heads"),
         ({"heads": {"G-VGPMIL": {"colour": 1}}}, "colour"),
-        ({"heads": {"G-VGPMIL": {"seed": 1}}}, "seed"),
         ({"folds": 1}, "folds: Input should be greater than or equal to 2"),
-        ({"seeds": [0, 2**32]}, "seeds.1: Input should be less than"),
         ({"seeds": [0, 0]}, "repeats a value"),
-        ({"sets": [PICTURES | {"widths": []}]}, "sets.0.widths"),
-        ({"sensitivity": 1.0}, "sensitivity: Input should be less than 1"),
         ({"sets": [{"name": "a", "kind": "musk"}]}, "root is missing"),
         ({"sets": [{"name": "../a", "kind": "digits"}]}, "sets.0.name"),
-        ({"sets": [{"name": "fits", "kind": "digits"}]}, "'fits' is taken"),
         ({"sets": [PICTURES | {"components": 3}]}, "components is not used by kind 'pictures'"),
         ({"sets": [PICTURES | {"kind": "features", "external_name": "held out"}]}, "is taken"),
         ({"sets": [PICTURES | {"kind": "features", "findings": "y"}]}, "findings need an external set"),
-        ({"setz": 1}, "setz: Extra inputs"),
     ],
 )
 def test_protocols_that_are_refused(place, tmp_path, change, message):
@@ -191,7 +185,7 @@ def test_protocols_that_are_refused(place, tmp_path, change, message):
     assert "\n" not in str(caught.value)
 
 
-def test_missing_files_are_told_before_anything_is_fitted(place, tmp_path, capsys):
+def test_missing_files_are_told_first(place, tmp_path, capsys):
     one = yaml.safe_load(protocol(place).read_text())["sets"][0]
     for what in ("root", "external", "findings"):
         sets = [one | {what: str(tmp_path / "nowhere.csv")}]
@@ -201,9 +195,7 @@ def test_missing_files_are_told_before_anything_is_fitted(place, tmp_path, capsy
         assert not (tmp_path / "out").exists()
 
 
-def test_attention_mil_without_torchmil_is_told_before_anything_is_fitted(
-    place, tmp_path, monkeypatch, capsys
-):
+def test_missing_torchmil_is_told_first(place, tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "torchmil.models", None)
     path = protocol(place, out=str(tmp_path / "out"), attention_mil=True)
     assert main([str(path)]) == 2
@@ -234,17 +226,7 @@ def test_digits_are_projected_inside_each_fold(place, tmp_path):
     config = read_protocol([str(path), "--seeds", "[0, 2]"])
     tasks = list(tasks_of(config.sets[0], config))
     assert len(tasks) == 4
-    first, _, second, _ = tasks
-    assert sorted(first.train.scans) != sorted(second.train.scans)
-    bags = [
-        {
-            scan: one.labels[b]
-            for one in (task.train, task.scored[HELD_OUT])
-            for b, scan in enumerate(one.scans)
-        }
-        for task in (first, second)
-    ]
-    assert bags[0] == bags[1]  # the same bags, divided otherwise
+    assert sorted(tasks[0].train.scans) != sorted(tasks[2].train.scans)
     for task in tasks:
         assert task.width == task.train.x.shape[1] == task.scored[HELD_OUT].x.shape[1] == 5
         # components are centred on the training images, so held-out ones are not
@@ -253,7 +235,7 @@ def test_digits_are_projected_inside_each_fold(place, tmp_path):
 
 
 @pytest.mark.slow
-def test_pictures_train_one_network_a_seed_on_one_split(tmp_path):
+def test_pictures_train_a_network_for_each_seed(tmp_path):
     root, other = (
         phantoms.rsna(tmp_path / "rsna", studies=14),
         phantoms.cq500(tmp_path / "cq500", studies=10, seed=9),

@@ -43,7 +43,7 @@ def measured(runs, bags):
     return metrics_over_seeds(runs, bags, seed=3, resamples=50).set_index(["level", "metric"])
 
 
-def test_one_seed_and_seeds_that_agree_give_the_numbers_of_the_result_table(bags):
+def test_equal_seeds_give_the_result_table(bags):
     known = {name: getattr(bags, name).numpy() for name in ("labels", "offsets", "slice_labels")}
     single = evaluate([scores(0)], patients=PATIENTS, **known, seed=3, resamples=50)
     for n in (1, 3):
@@ -87,7 +87,7 @@ def test_mean_spread_and_interval_over_seeds(bags):
         assert (table.n[place], table.patients[place]) == (len(patients), len(set(patients)))
 
 
-def test_what_is_missing_or_not_defined_for_some_seeds_is_told(bags):
+def test_missing_values_of_some_seeds_are_noted(bags):
     table = measured([scores(0, slice=None), scores(1, slice=None)], bags)
     assert table.note[INSIDE, "auc"] == table.note[SLICE, "auc"] == "gives no slice score"
     timid = measured([scores(0), scores(1, scan=np.linspace(0.1, 0.4, 30))], bags)
@@ -99,7 +99,7 @@ def test_what_is_missing_or_not_defined_for_some_seeds_is_told(bags):
         measured([scores(0), scores(1, scan=np.where(np.arange(30) == 7, np.nan, 0.5))], bags)
 
 
-def test_calls_that_are_all_right_rest_on_the_seed_with_the_fewest(bags):
+def test_exact_intervals_use_the_fewest_calls(bags):
     bags = replace(bags, labels=torch.tensor(LABELS), patients=[f"p{b}" for b in range(30)])
     many, few = 0.2 + 0.6 * LABELS, 0.2 + 0.6 * (LABELS & (np.arange(30) < 8))
     row = measured([scores(0, scan=many), scores(0, scan=few)], bags).loc[SCAN, "ppv"]

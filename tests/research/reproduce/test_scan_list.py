@@ -25,7 +25,7 @@ def listed(n_train, *more):
     return [(f"s{i}", "train" if i < n_train else "test") for i in range(17)] + list(more)
 
 
-def test_a_scan_in_train_and_test_stays_in_test(tmp_path, scans):
+def test_a_repeated_scan_stays_in_test(tmp_path, scans):
     path = written(tmp_path / "list.csv", listed(12, ("s14", "train")))
     table, left_out = clean_list(path, scans, validation=0.0, seed=0)
     assert dict(zip(table.scan, table.split, strict=True))["s14"] == "test"
@@ -33,7 +33,7 @@ def test_a_scan_in_train_and_test_stays_in_test(tmp_path, scans):
     assert left_out.to_dict("records") == [{"scan": "s14", "split": "train", "reason": "is a test scan too"}]
 
 
-def test_a_patient_in_train_and_test_stays_in_test(tmp_path, scans):
+def test_a_shared_patient_stays_in_test(tmp_path, scans):
     path = written(tmp_path / "list.csv", listed(12, ("s17", "test"), ("s18", "train")))
     table, left_out = clean_list(path, scans, validation=0.0, seed=0)
     of_patient = table[table.patient == "p1"]
@@ -42,7 +42,7 @@ def test_a_patient_in_train_and_test_stays_in_test(tmp_path, scans):
     assert set(table[table.patient == "p0"].scan) == {"s0", "s18"}  # both in train: nothing leaks
 
 
-def test_what_leaks_into_validation_is_left_out_of_train_and_no_other_validation_is_drawn(tmp_path, scans):
+def test_validation_leaks_are_left_out_of_train(tmp_path, scans):
     rows = [(f"s{i}", "train" if i < 12 else "validation") for i in range(17)]
     path = written(tmp_path / "list.csv", [*rows, ("s14", "train"), ("s17", "validation")])
     table, left_out = clean_list(path, scans, validation=0.3, seed=0)
@@ -54,7 +54,7 @@ def test_what_leaks_into_validation_is_left_out_of_train_and_no_other_validation
     ]
 
 
-def test_what_is_not_there_or_unlabelled_is_told(tmp_path, scans):
+def test_absent_and_unlabelled_scans_are_listed(tmp_path, scans):
     scans.loc["s3", "label"] = UNKNOWN
     path = written(tmp_path / "list.csv", listed(12, ("elsewhere", "train")))
     table, left_out = clean_list(path, scans, validation=0.0, seed=0)

@@ -44,10 +44,7 @@ def task(tmp_path_factory):
 
 @pytest.fixture
 def config(tmp_path):
-    heads = {
-        "VGPMIL": {"sweeps": 2, "calibration": "none"},
-        "G-VGPMIL": {"density": "gamma", "sweeps": 4},
-    }
+    heads = {"VGPMIL": {"sweeps": 2, "calibration": "none"}, "G-VGPMIL": {"density": "gamma", "sweeps": 4}}
     return read_protocol([str(protocol(tmp_path, heads=heads))])
 
 
@@ -55,7 +52,7 @@ def scored(model, task, config):
     return read_scored(score_task(model, task, config))[0]["away"]
 
 
-def test_baselines_score_what_is_known_of_scans_and_slices(task, config):
+def test_baseline_scores_are_the_models_outputs(task, config):
     test = task.scored["away"]
     pooled = {how: pooled_logistic(task.train, test, how=how, seed=4) for how in ("mean", "max")}
     wanted = {
@@ -75,7 +72,7 @@ def test_baselines_score_what_is_known_of_scans_and_slices(task, config):
     assert scored(Model("CNN alone"), silent, config).scan is None
 
 
-def test_the_cnn_is_calibrated_on_the_scans_that_calibrate_a_head(task, config):
+def test_the_cnn_is_calibrated_as_a_head_is(task, config):
     model, test = Model("CNN alone, calibrated"), task.scored["away"]
     own = torch.logit(test.cnn_scan.double())
 
@@ -97,28 +94,20 @@ def test_the_cnn_is_calibrated_on_the_scans_that_calibrate_a_head(task, config):
     assert scored(model, replace(task, validation=unknown), config).scan is None
 
 
-def test_a_head_is_fitted_stopped_and_asked_as_the_task_says(task, config):
+def test_a_head_is_fitted_to_its_task(task, config):
     test, found = task.scored["away"], scored(MAIN, task, config)
     model = fit_to(task.train, task.validation, config.head("G-VGPMIL", 8, seed=4)).model_
     scans = model, Bags(test.x, test.offsets, ids=test.scans)
-    how = {
-        "samples": 50,
-        "seed": 4,
-        "calibration": model.calibration,
-    }
-    wanted = predict(*scans, **how)
-    for name, values in (
-        ("scan", wanted.scan_mean),
-        ("scan_std", wanted.scan_std),
-        ("slice", wanted.slice_mean),
-    ):
+    wanted = predict(*scans, samples=50, seed=4, calibration=model.calibration)
+    pairs = ("scan", wanted.scan_mean), ("scan_std", wanted.scan_std), ("slice", wanted.slice_mean)
+    for name, values in pairs:
         np.testing.assert_allclose(getattr(found, name), values, rtol=1e-12, err_msg=name)
 
 
 @pytest.mark.parametrize(
     "what", ["scan", "patient", "feature", "validation", "settings", "samples", "version"]
 )
-def test_scores_are_made_again_where_anything_they_depend_on_differs(task, config, monkeypatch, what):
+def test_scores_are_made_again_after_a_change(task, config, monkeypatch, what):
     model = Model("VGPMIL", 6) if what in ("settings", "samples") else POSITION
     path = score_task(model, task, config)
     os.utime(path, (0, 0))
@@ -145,7 +134,7 @@ def test_scores_are_made_again_where_anything_they_depend_on_differs(task, confi
     assert path.stat().st_mtime > 0
 
 
-def test_files_that_are_damaged_or_of_another_version_are_made_again(task, config):
+def test_damaged_or_old_files_are_made_again(task, config):
     path = score_task(POSITION, task, config)
     wanted = position_score(task.scored["away"].positions.numpy())
     save_file({"x": torch.zeros(1)}, path.with_name("older"), {"format": "ich_mil.scored.3"})
@@ -156,7 +145,7 @@ def test_files_that_are_damaged_or_of_another_version_are_made_again(task, confi
         np.testing.assert_array_equal(scored(POSITION, task, config).slice, wanted)
 
 
-def test_each_task_and_model_has_a_file_of_its_own(task, tmp_path):
+def test_each_task_and_model_has_a_file(task, tmp_path):
     others = [{}, {"set": "b"}, {"width": 8}, {"seed": 5}, {"fold": 0}, {"fold": 1}]
     files = {scored_file(tmp_path, MAIN, replace(task, **change)) for change in others}
     files |= {scored_file(tmp_path, Model(name, 8), task) for name in ("G +", "G -")}

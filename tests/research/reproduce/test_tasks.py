@@ -10,10 +10,7 @@ from sklearn.datasets import load_digits
 
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.gp.inference.folds import folds_of
-from ich_mil.model.site.validate import MeasuredSet
 from ich_mil.sets.features import read_feature_table
-from ich_mil.sets.splits import draw_splits, load_splits
-from ich_mil.sets.views import Views
 from research.reproduce import tasks as module
 from research.reproduce.mil import digit_bags, read_musk
 from research.reproduce.protocol import read_protocol
@@ -34,7 +31,7 @@ def read(place, **changes):
     return config.sets[0], config
 
 
-def test_folds_are_those_of_the_seed_and_keep_patients_together(place):
+def test_folds_follow_the_seed_and_keep_patients(place):
     name_patients(place / "train.csv", lambda b: f"p{b // 4}{b % 2}")
     one, config = read(place, folds=3, seeds=[4, 5])
     bags = read_feature_table(place / "train.csv")
@@ -57,7 +54,7 @@ def test_too_many_folds_are_told_with_their_set(place):
 
 
 @pytest.mark.parametrize("shared", ["patient", "scan"])
-def test_neither_patients_nor_scans_of_another_set_may_be_known(place, shared):
+def test_patients_of_the_training_set_are_refused(place, shared):
     if shared == "scan":
         table = pd.read_csv(place / "other.csv")
         table.bag_name = table.bag_name.str.replace("s1-", "s0-")
@@ -68,7 +65,7 @@ def test_neither_patients_nor_scans_of_another_set_may_be_known(place, shared):
         list(tasks_of(*read(place)))
 
 
-def test_a_scan_under_another_name_on_both_sides_is_refused(place):
+def test_a_renamed_training_scan_is_refused(place):
     table, other = (pd.read_csv(place / f"{name}.csv") for name in ("train", "other"))
     twin = table[table.bag_name == "s0-3"].iloc[::-1].assign(bag_name="new")
     pd.concat([other, twin]).to_csv(place / "other.csv", index=False)
@@ -122,46 +119,6 @@ def scans(monkeypatch):
     scans.index = [f"s{b}" for b in range(24)]
     monkeypatch.setattr(module, "prepare_training", lambda *_, **__: SimpleNamespace(scans=scans))
     return scans
-
-
-def test_each_network_has_a_folder_a_seed_a_width_and_the_split_of_all(place, scans, monkeypatch):
-    features = read_feature_table(place / "train.csv")
-    learn, watch, test = (features.select(features.scans[i::3]) for i in range(3))
-    parts = {"train": learn, "validation": watch, "test": test}
-    sets = {
-        name: MeasuredSet(name, name, place / "train.csv", Views.of([one]), None)
-        for name, one in parts.items()
-    }
-    external = MeasuredSet(
-        "external",
-        "",
-        place / "other.csv",
-        Views.of([read_feature_table(place / "other.csv")]),
-        SimpleNamespace(ledger="ledger"),
-    )
-    trained = []
-    monkeypatch.setattr(module, "train", lambda run, *, resume: trained.append((run, resume)))
-    monkeypatch.setattr(module, "load_model", lambda folder: folder)
-    monkeypatch.setattr(module, "run_sets", lambda model, run: sets | {"external": external})
-    one, config = networks(place)
-    tasks = list(tasks_of(one, config))
-    wanted = [(width, seed) for width in (8, 32) for seed in (0, 1)]
-    assert [(task.width, task.seed) for task in tasks] == wanted
-    folder = config.out / "networks"
-    for task, (run, resume), (width, seed) in zip(tasks, trained, wanted, strict=True):
-        assert run.out == folder / f"heads_d{width}_s{seed}"
-        assert (run.seed, run.cnn.features, run.jobs, resume) == (seed, width, 2, True)
-        assert run.split.file == folder / "heads_splits.csv"
-        assert (task.train, task.validation, task.fold) == (learn, watch, -1)
-        assert task.scored == {"test": test, "away": external.features}
-        assert task.ledgers == {"away": "ledger"}
-    drawn = draw_splits(scans, validation=0.25, test=0.25, seed=3)
-    assert load_splits(folder / "heads_splits.csv").to_numpy().tolist() == drawn.to_numpy().tolist()
-    monkeypatch.setattr(module, "run_sets", lambda model, run: sets)
-    assert [task.scored for task in tasks_of(one, config)] == [{"test": test}] * 4  # goes on
-    other = networks(place, seed=4)
-    with pytest.raises(ConfigError, match="networks were trained on another split"):
-        list(tasks_of(*other))
 
 
 def test_pictures_that_leave_nothing_to_score_are_refused(place, scans):
