@@ -65,14 +65,10 @@ def test_repeat_under_one_uid_is_divided(shift):
     [
         [header(5 * k, number=k, acquisition=k, thickness=5.0) for k in range(30)],  # each slice
         [header(5 * k, number=k, acquisition=k // 4, thickness=5.0) for k in range(30)],  # table positions
-        [header(5 * k, number=k, acquisition=-k // 4, thickness=5.0) for k in range(30)],  # downwards
         [header(5 * k, number=k, acquisition=k % 2, thickness=5.0) for k in range(30)],  # side by side
-        [header(4.5 * k, number=k, acquisition=k % 2, thickness=5.0) for k in range(30)],  # nearly
         [header(0.625 * k, number=k, acquisition=k, thickness=1.25) for k in range(30)],  # overlapping
-        [header(0.625 * k, number=k, acquisition=k // 4, thickness=1.25) for k in range(32)],
         [header(0.625 * k, number=k, acquisition=k // 15, thickness=1.25) for k in range(30)],
         [header(2.5 * k, number=k, acquisition=k % 2, thickness=None) for k in range(30)],  # not known
-        [header(2.5 * k, number=k, acquisition=k % 2, thickness=0.0) for k in range(30)],
         [header(2.5 * k, number=k, acquisition=None, thickness=5.0) for k in range(30)],
         [*taken(range(0, 150, 5), 1), *taken([72, 77, 82], 2)],  # three slices are no pass
         [*taken(range(0, 150, 5), 1), *taken([52, 57, 62, 72, 77], 2)],  # not regular

@@ -1,6 +1,7 @@
 """Which series stands for a study, the reason in words, and the lines for the others."""
 
 import random
+from pathlib import Path
 
 import pytest
 
@@ -82,34 +83,13 @@ def test_preferences(better, worse):
     assert chosen(better, worse)[0] == "z"
 
 
-DESCRIPTIONS = {
-    "plain": """
-    CT PLAIN|CT PRE CONTRAST THIN|CT Plain THIN|CT Plain 3mm|CT 3.753.75mm Plain|CT PRE CONTRAST 5MM STD
-    CT I To S|CT 0.625mm-2|Post Fossa 2.5mm|Post processing|Post trauma 5mm|HEAD W/O CONTRAST|Head with 3D
-    """,
-    "post-contrast": """
-    CT POST CONTRAST-2|CT 5mm POST CONTRAST|CE_5MM|HEAD C+|CT 4cc sec 150cc D3D on-2|CT ORAL IV|5mm POST
-    without and with contrast|HEAD W/O & W/ CONTRAST|HEAD W/WO
-    """,
-    "bone": """
-    CT BONE|Temporal bones|CT Thin Details|CT Thin Bone|CT PRE CONTRAST BONE|Schädel Knochen|OSSEOUS
-    Temporal 0.6|Petrous 0.6|IAC 0.6
-    """,
-    "post-contrast bone": "BONE POST CONTRAST",
-}
-"""Descriptions of CQ500 and of other places, several a line."""
+DESCRIPTIONS = Path(__file__).with_name("descriptions.csv").read_text("utf-8").splitlines()[1:]
+"""Descriptions of CQ500 and of other places."""
 
 
-@pytest.mark.parametrize(
-    ("description", "expected"),
-    [
-        (one.strip(), kind)
-        for kind, lines in DESCRIPTIONS.items()
-        for line in lines.strip().splitlines()
-        for one in line.split("|")
-    ],
-)
-def test_descriptions(description, expected):
+@pytest.mark.parametrize("row", DESCRIPTIONS)
+def test_descriptions(row):
+    description, expected = row.split(",")
     assert kind(series_of("a", 32, 5.0, description=description)) == expected
     if "/" not in description:  # the folder stands for a missing description
         in_folder = [header(5 * i, path=f"scan/{description}/{i}.dcm") for i in range(30)]

@@ -31,30 +31,6 @@ def test_lossless_values(syntax):
     np.testing.assert_array_equal(found, stored)
 
 
-def without_sign(stored, precision):
-    """JPEG 2000 of values below 2^precision, whose stream says that they are of that precision.
-
-    GDCM writes 16 bits only. A decoder adds half of the range, so another range asks for other values.
-    """
-    moved = (stored + (1 << 15) - (1 << (precision - 1))).astype(np.uint16)
-    stream = bytearray(code_stream(moved, replace(TWELVE_BIT, bits=16), JPEG2000Lossless))
-    stream[stream.index(b"\xff\x51") + 40] = precision - 1  # Ssiz (T.800 A.5.1)
-    return bytes(stream)
-
-
-@pytest.mark.parametrize("bits", [8, 12, 16])
-def test_signed_values_of_a_stream_without_sign(bits):
-    half = 1 << (bits - 1)
-    stored = stored_values().clip(max=2 * half - 1)
-    stored[0, :5] = 0, 1, half - 1, half, 2 * half - 1
-    storage = replace(SIGNED, bits=bits)
-    found = decoded(without_sign(stored, bits), JPEG2000Lossless, storage=storage)
-    assert found.dtype == np.int16
-    np.testing.assert_array_equal(found[0, :5], [0, 1, half - 1, -half, -1])
-    unsigned = decoded(without_sign(stored, bits), JPEG2000Lossless, storage=replace(storage, signed=False))
-    np.testing.assert_array_equal(unsigned, stored)
-
-
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("syntax", LOSSLESS)
 def test_bits_above_the_stored_are_unchanged(syntax, signed):

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from ich_mil.ledger import Code
-from ich_mil.study.geometry.planes import Edges, alike, edges_of, runs_of
+from ich_mil.study.geometry.planes import Edges, edges_of
 from tests.study.headers import ordered, stack
 
 TILT, TURN = math.radians(25), math.radians(40)
@@ -72,13 +72,3 @@ def test_spaces_between_thin_slices(positions, thickness, detail):
     series = ordered(stack(positions, thickness=thickness))
     found = [entry.detail.partition(":")[0] for entry in series.entries if entry.code == Code.GAP]
     assert found == ([detail] if detail else [])
-
-
-def test_steps_and_runs():
-    assert alike(0.6, 0.75)  # 0.1 + 0.06
-    assert not alike(0.6, 0.77)
-    assert alike(5.0, 5.59)  # 0.1 + 0.5
-    assert not alike(5.0, 5.63)
-    assert not alike(5.63, 5.0)
-    assert runs_of([5.0, 5.5, 5.5, 6.0]) == [(5.5, [0, 1, 2, 3])]
-    assert runs_of([5.0, 5.5, 6.0, 6.5]) == [(5.25, [0, 1]), (6.25, [2, 3])]
