@@ -29,7 +29,7 @@ headct-base: $(STAMP)
 
 # a process per core, with one thread each
 test: $(STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile -m "not slow and not services and not browser"
 
 # whole runs, killed processes, torchrun, simulations: five minutes
 test-nightly: $(STAMP)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from ich_mil.files import CsvRows
 
@@ -225,3 +225,8 @@ class LedgerWriter:
         for entry in entries:
             self.codes[str(entry.code)] += 1
             self._rows.write((entry.scan, entry.file, entry.code, entry.detail))
+
+
+def ledger_entries(lines: Iterable[dict[str, Any]]) -> tuple[LedgerEntry, ...]:
+    """Ledger entries from their stored fields. `ValueError` for an unknown code."""
+    return tuple(LedgerEntry(**line | {"code": Code(line["code"])}) for line in lines)

@@ -11,7 +11,7 @@ from ich_mil.evaluate.result_table import evaluate
 from ich_mil.evaluate.scores import Scores
 from ich_mil.ledger import BY_INTERVAL, LOOK, NEGATIVE, POSITIVE, WHOLE_ONLY, Code, LedgerEntry, whole_only
 from ich_mil.model.maps import ScanMaps
-from ich_mil.model.predictions import Provenance, Results, Run, ScanResult, SliceResult
+from ich_mil.model.predictions import Provenance, Results, Run, ScanPrediction, SliceResult
 from ich_mil.pages.run_page import EvaluatedSet
 from ich_mil.phantoms.data_sets import SITE_A, make_phantom
 
@@ -42,7 +42,7 @@ def phantom(size: int = 256, n_slices: int = 36) -> tuple[np.ndarray, np.ndarray
     return made.hu, made.masks
 
 
-def scan_of(masks: np.ndarray) -> ScanResult:
+def scan_of(masks: np.ndarray) -> ScanPrediction:
     """Results as a good model might give for these masks."""
     area = masks.astype(bool).sum((1, 2))
     probability = (0.04 + 0.9 * np.minimum(1, area / max(1, area.max() / 3))).round(6)
@@ -66,7 +66,7 @@ def scan_of(masks: np.ndarray) -> ScanResult:
         for i, p in enumerate(probability.tolist())
     )
     runs = (Run(int(positive[0]), int(positive[-1]), 0.213),)
-    return ScanResult(
+    return ScanPrediction(
         scan="1.2.840.113619.2.55.3.604688119.971.1449",
         patient="PAT-0071",
         probability=0.873,

@@ -30,7 +30,7 @@ from ich_mil.model.maps import read_maps
 from ich_mil.model.predictions import read_results
 from ich_mil.ranks import Ranks
 from ich_mil.sets.features import read_feature_table
-from ich_mil.sets.preparation.identifying_texts import source_files
+from ich_mil.sets.preparation.record import prepared_study
 from ich_mil.sets.splits import draw_splits, patient_key
 from ich_mil.sets.store import PreparedSet, open_prepared
 from ich_mil.study.files.header import read_headers
@@ -331,7 +331,7 @@ def test_a_report_does_not_show_pixels_that_were_not_judged(tiny, tmp_path, caps
     """Files of a test scan that changed under the same UIDs, and were prepared again for another run."""
     splits = pd.read_csv(tiny / "run" / "splits.csv").set_index("scan").split
     prepared = tiny / "prepared" / "train"
-    files = source_files(open_prepared(prepared), splits.index[splits == "test"][0])
+    files = prepared_study(open_prepared(prepared), splits.index[splits == "test"][0]).files
     for folder in (prepared, tiny / "a"):
         shutil.copytree(folder, tmp_path / folder.name)
     report = (tiny / "run" / "report.html").read_text()

@@ -79,7 +79,7 @@ def test_a_head_is_one_line(tmp_path, head):
         ({"encoder": {"channels": [[40, math.inf]]}}, "windows must be finite pairs"),
         ({"split": {"validation": 0.6, "test": 0.5}}, "got 0.6 and 0.5"),
         ({"split": {"validation": 1.0}}, "split.validation: Input should be less than 1, got 1.0"),
-        ({"train": {"layout": "nifti", "root": "r"}}, "train.layout: Input should be 'rsna'"),
+        ({"train": {"layout": "nowhere", "root": "r"}}, "train.layout: Input should be 'rsna'"),
         ({"seed": -1}, "seed: Input should be greater than or equal to 0, got -1"),
         ({"seed": 2**32}, "seed: Input should be less than 4294967296"),
         ({"seed": 2**32 - 1, "members": 2}, "of the last member"),

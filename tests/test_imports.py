@@ -12,7 +12,8 @@ import ich_mil
 PACKAGE = Path(ich_mil.__file__).parent
 LAYERS = ["errors", "progress", "guard", "yaml_files", "settings", "files", "model_files", "ledger", "ranks"]
 LAYERS += ["convergence", "kernels", "study", "phantoms", "sets", "gp", "radiology_text", "multimodal"]
-LAYERS += ["multikernel", "network", "evaluate", "config", "model", "pages", "dicom_results", "output"]
+LAYERS += ["multikernel", "network", "evaluate", "config", "model", "pages", "dicom_results"]
+LAYERS += ["prediction", "output"]
 LAYERS += ["serve", "arguments", "commands", "cli", "__main__"]
 
 

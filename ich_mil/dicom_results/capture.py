@@ -21,7 +21,7 @@ from ich_mil.dicom_results.picture import slice_picture, summary_picture
 from ich_mil.dicom_results.values import paragraph
 from ich_mil.ledger import NOTICE
 from ich_mil.model.maps import ScanMaps
-from ich_mil.model.predictions import Results, ScanResult
+from ich_mil.model.predictions import Results, ScanPrediction
 from ich_mil.study.geometry.planes import edges_of
 
 _MOST_COMMENT = 10240
@@ -29,7 +29,7 @@ _MOST_COMMENT = 10240
 
 
 def secondary_captures(
-    scan: ScanResult,
+    scan: ScanPrediction,
     results: Results,
     hu: np.ndarray,
     maps: ScanMaps | None,

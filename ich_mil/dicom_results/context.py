@@ -19,12 +19,11 @@ from pydicom.uid import CTImageStorage
 from ich_mil.dicom_results.patient import CARRIED, REQUIRED, patient_and_study
 from ich_mil.dicom_results.values import derived_uid, paragraph, valid_or_empty, valid_uid
 from ich_mil.errors import DataError, DicomError
-from ich_mil.model.predictions import ScanResult
-from ich_mil.sets.preparation.record import ScanRecord, read_record
-from ich_mil.sets.store import PreparedSet
+from ich_mil.model.predictions import ScanPrediction
 from ich_mil.study.files.elements import Elements, read_elements
 from ich_mil.study.files.header import SliceHeader, read_headers, slice_file
 from ich_mil.study.geometry.planes import heights_along, normal_of
+from ich_mil.study.study import Study
 
 NOMINAL_THICKNESS_MM = 5.0
 """Thickness of a single slice without SliceThickness: most head CT is read in slices of 5 mm."""
@@ -120,25 +119,24 @@ def frames_of(images: Iterable[SourceImage]) -> dict[tuple[str, str], list[int]]
     return frames
 
 
-def read_context(scan: ScanResult, prepared: PreparedSet) -> StudyContext:
-    """Read the headers of the source images of one scan.
+def read_context(scan: ScanPrediction, study: Study) -> StudyContext:
+    """Read the headers of the source images of a study.
 
     Raises:
-        DataError: the slices of the scan differ from those in the set, or a source file is missing or has
+        DataError: the slices of the study are not those of `scan`, or a source file is missing or has
             changed.
     """
-    record = read_record(prepared.folder, scan.scan)
-    if record is None or [row["sop"] for row in record.slices] != [one.name for one in scan.slices]:
+    if [row["sop"] for row in study.rows] != [one.name for one in scan.slices]:
         raise DataError(
-            f"{prepared.folder}: the slices of scan {scan.scan!r} are not those of the predictions; "
+            f"{study.root}: the slices of scan {scan.scan!r} are not those of the predictions; "
             "run 'ich-mil predict' again"
         )
     files: dict[Path, tuple[tuple[SliceHeader, ...], Elements]] = {}
-    slices = [_source_slice(row, prepared.root, files) for row in record.slices]
+    slices = [_source_slice(row, study.root, files) for row in study.rows]
     first = next(iter(files.values()))[1]
     notes: list[str] = []
     elements = patient_and_study(first, slices[0].middle.header.study_uid, notes)
-    return StudyContext(elements, tuple(_supplied(slices, record, notes)), tuple(notes))
+    return StudyContext(elements, tuple(_supplied(slices, study, notes)), tuple(notes))
 
 
 def _source_slice(
@@ -186,7 +184,7 @@ def _source_image(header: SliceHeader, elements: Elements) -> SourceImage:
     )
 
 
-def _supplied(slices: Sequence[SourceSlice], record: ScanRecord, notes: list[str]) -> list[SourceSlice]:
+def _supplied(slices: Sequence[SourceSlice], study: Study, notes: list[str]) -> list[SourceSlice]:
     """Set a missing slice thickness, and add a note on every value supplied here or by `_source_image`."""
     images = [image for one in slices for image in one.images]
     header = images[0].header
@@ -198,7 +196,7 @@ def _supplied(slices: Sequence[SourceSlice], record: ScanRecord, notes: list[str
     notes += [why for name, why in _SUPPLIED.items() if any(name in image.supplied for image in images)]
     if all(image.header.thickness is not None for image in images):
         return list(slices)
-    positions = [row["position_mm"] for row in record.slices]
+    positions = [row["position_mm"] for row in study.rows]
     steps = [b - a for a, b in pairwise(positions)]
     thickness = round(median(steps), _THICKNESS_DIGITS) if steps else NOMINAL_THICKNESS_MM
     notes.append(

@@ -22,7 +22,7 @@ from ich_mil.dicom_results.patient import REQUIRED, link_order
 from ich_mil.dicom_results.values import derived_uid, line
 from ich_mil.ledger import NOTICE, Code
 from ich_mil.model.maps import ScanMaps
-from ich_mil.model.predictions import Provenance, Results, ScanResult
+from ich_mil.model.predictions import Provenance, Results, ScanPrediction
 
 BESIDE = frozenset({Code.NOT_DICOM, Code.NOT_CT, Code.NOT_AN_IMAGE, Code.LOCALIZER})
 """Codes of files that do not affect a result: a dose report that arrives later must not create new UIDs."""
@@ -88,7 +88,7 @@ class Identity:
 
 
 def identify(
-    scan: ScanResult, results: Results, context: StudyContext, maps: ScanMaps | None, written: datetime
+    scan: ScanPrediction, results: Results, context: StudyContext, maps: ScanMaps | None, written: datetime
 ) -> Identity:
     """Compute the identity of the result objects of one scan."""
     # codes only: file names may differ when the same images arrive again, and no object contains them

@@ -14,14 +14,14 @@ from ich_mil.dicom_results.context import StudyContext
 from ich_mil.dicom_results.identity import Identity, Kind, reference
 from ich_mil.dicom_results.structured_report import device_context
 from ich_mil.ledger import NOTICE, THRESHOLD
-from ich_mil.model.predictions import ScanResult
+from ich_mil.model.predictions import ScanPrediction
 from ich_mil.pages.page import percent
 
 KEY_SLICES = 8
 """Largest number of key slices: the capacity of the summary picture."""
 
 
-def key_slices(scan: ScanResult) -> list[int]:
+def key_slices(scan: ScanPrediction) -> list[int]:
     """Indices of at most `KEY_SLICES` key slices, the most probable first.
 
     The most probable slice of each run comes first in the selection, then the most probable slices of the
@@ -35,7 +35,9 @@ def key_slices(scan: ScanResult) -> list[int]:
     return sorted(chosen, key=lambda place: (-probability[place], place))
 
 
-def key_objects(scan: ScanResult, context: StudyContext, identity: Identity) -> KeyObjectSelectionDocument:
+def key_objects(
+    scan: ScanPrediction, context: StudyContext, identity: Identity
+) -> KeyObjectSelectionDocument:
     """Create the Key Object Selection Document of one scan."""
     images = [context.slices[place].middle for place in key_slices(scan)]
     sources = [reference(context, image) for image in images]
@@ -58,7 +60,7 @@ def key_objects(scan: ScanResult, context: StudyContext, identity: Identity) -> 
     return selection
 
 
-def _description(scan: ScanResult) -> str:
+def _description(scan: ScanPrediction) -> str:
     chosen = ", ".join(
         f"slice {place + 1} ({percent(scan.slices[place].probability)})" for place in key_slices(scan)
     )

@@ -19,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 
 from ich_mil.ledger import LOOK, NEGATIVE, NOTICE, POSITIVE, THRESHOLD, decision_words, problems
 from ich_mil.model.maps import ScanMaps
-from ich_mil.model.predictions import Provenance, ScanResult
+from ich_mil.model.predictions import Provenance, ScanPrediction
 from ich_mil.network.windows import apply_windows, resize
 from ich_mil.pages.canvas import GREY, ORANGE, SKY, VERMILION, own_style
 from ich_mil.pages.page import percent
@@ -39,7 +39,7 @@ _MARK_INSET = 12
 
 @own_style
 def summary_picture(
-    scan: ScanResult,
+    scan: ScanPrediction,
     model: Provenance,
     decided_by: str,
     hu: np.ndarray,
@@ -94,7 +94,7 @@ def summary_picture(
 
 @own_style
 def slice_picture(
-    scan: ScanResult, place: int, hu: np.ndarray, maps: ScanMaps, edges: Edges | None
+    scan: ScanPrediction, place: int, hu: np.ndarray, maps: ScanMaps, edges: Edges | None
 ) -> np.ndarray:
     """Draw slice `place` beside its evidence and the standard deviation of the evidence.
 
@@ -141,7 +141,7 @@ def _lines(figure: Figure, text: str, size: float, *, most: int) -> list[str]:
     return textwrap.wrap(" ".join(printable(text).split()), width, max_lines=most, placeholder=" …")
 
 
-def _strip(ax: Axes, scan: ScanResult, shown: Sequence[int]) -> None:
+def _strip(ax: Axes, scan: ScanPrediction, shown: Sequence[int]) -> None:
     """Bar chart of slice probabilities with intervals; triangles mark the shown slices.
 
     Only the triangles of slices that reach the threshold have the colour of an alarm.

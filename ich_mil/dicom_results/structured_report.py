@@ -38,12 +38,12 @@ from ich_mil.dicom_results.context import SourceImage, StudyContext, frames_of
 from ich_mil.dicom_results.identity import MANUFACTURER, Identity, Kind, reference
 from ich_mil.dicom_results.values import paragraph
 from ich_mil.ledger import LOOK, NOTICE, POSITIVE, has_guarantee, problems, routine
-from ich_mil.model.predictions import ScanResult, SliceResult
+from ich_mil.model.predictions import ScanPrediction, SliceResult
 from ich_mil.pages.words import kinds, unlike
 
 
 def structured_report(
-    scan: ScanResult,
+    scan: ScanPrediction,
     decided_by: str,
     context: StudyContext,
     identity: Identity,
@@ -114,7 +114,7 @@ def _name_and_version(identity: Identity) -> tuple[str, str]:
 
 
 def _scan_group(
-    scan: ScanResult, decided_by: str, identity: Identity
+    scan: ScanPrediction, decided_by: str, identity: Identity
 ) -> MeasurementsAndQualitativeEvaluations:
     # programs may act on codes without reading the comments: code guaranteed decisions and 'look' only
     promised = has_guarantee(decided_by)
@@ -149,7 +149,7 @@ def _slice_group(
     )
 
 
-def _probability(of: ScanResult | SliceResult) -> list[Measurement]:
+def _probability(of: ScanPrediction | SliceResult) -> list[Measurement]:
     low, high = of.interval_95
     values = ((of.probability, codes.MEAN), (of.std, codes.STD), (low, codes.LOW), (high, codes.HIGH))
     return [
@@ -166,7 +166,7 @@ def _references(images: Sequence[SourceImage]) -> list[SourceImageForMeasurement
     ]
 
 
-def _comments(scan: ScanResult, decided_by: str, context: StudyContext) -> list[str]:
+def _comments(scan: ScanPrediction, decided_by: str, context: StudyContext) -> list[str]:
     comments = [f"{NOTICE} The original images are unchanged: look at the full study."]
     comments += [warning] if (warning := unlike(scan)) else []
     comments.append(f"Decision '{scan.decision}': {decided_by.rstrip('.')}.")

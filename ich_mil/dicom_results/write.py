@@ -9,7 +9,6 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 
-import numpy as np
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.filewriter import dcmwrite
@@ -22,15 +21,14 @@ from ich_mil.dicom_results.parametric_map import parametric_maps
 from ich_mil.dicom_results.structured_report import structured_report
 from ich_mil.files import whole_file
 from ich_mil.model.maps import ScanMaps
-from ich_mil.model.predictions import Results, ScanResult
-from ich_mil.sets.store import PreparedSet
+from ich_mil.model.predictions import Results, ScanPrediction
+from ich_mil.study.study import Study
 
 
 def write_dicom_results(
-    scan: ScanResult,
+    scan: ScanPrediction,
     results: Results,
-    prepared: PreparedSet,
-    hu: np.ndarray,
+    study: Study,
     maps: ScanMaps | None,
     folder: Path,
     *,
@@ -41,8 +39,7 @@ def write_dicom_results(
     Args:
         scan: a scan of `results.scans`.
         results: provenance of the model and decision rule.
-        prepared: prepared set that contains the scan; the headers of its source files are read again.
-        hu: (n, H, W) int16 HU of the scan, lowest slice first.
+        study: the study; the headers of its source files are read again.
         maps: heatmaps of some slices of the scan; None writes no Parametric Map.
         folder: output folder; files of an earlier call are replaced, other files are kept.
         replaced: files of earlier calls for the same study; the report names the reports among them as its
@@ -54,7 +51,7 @@ def write_dicom_results(
     Raises:
         DataError: a source file is missing or has changed, or the scan differs from that of the set.
     """
-    context = read_context(scan, prepared)
+    context, hu = read_context(scan, study), study.hu
     identity = identify(scan, results, context, maps, datetime.now())
     fine = None if maps is None or not len(maps.slices) else maps.on_grid(*hu.shape[1:])
     older = [dcmread(path) for path in replaced if path.match(Kind.REPORT.file_name("*"))]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -22,6 +22,7 @@ from ich_mil.ledger import (
     WHOLE_ONLY,
     Code,
     LedgerEntry,
+    ledger_entries,
     whole_only,
 )
 from ich_mil.model.predictions import (
@@ -30,15 +31,15 @@ from ich_mil.model.predictions import (
     Provenance,
     Results,
     Run,
-    ScanResult,
+    ScanPrediction,
     SliceResult,
-    ledger_entries,
 )
 from ich_mil.sets.extras import ExtraInstance
 from ich_mil.sets.features import FeatureSet
 from ich_mil.sets.labels import UNKNOWN, name_some
-from ich_mil.sets.splits import scan_keys
+from ich_mil.sets.splits import content_of, scan_keys
 from ich_mil.sets.store import PreparedSet
+from ich_mil.study.study import Study
 
 
 def make_results(
@@ -72,34 +73,12 @@ def make_results(
     folders = {} if prepared is None else prepared.folders
     scans = []
     for b, scan in enumerate(features.scans):
-        probability, std, interval = _numbers(predictions, "scan", b)
-        ledger = ledger_entries(lines.get(scan, []))
-        content = "" if prepared is None else prepared.scans.content[scan]
-        if not scan_keys(scan, features.patients[b], content).isdisjoint(learned):
-            ledger += (
-                LedgerEntry(scan, "", Code.LEARNED_FROM, "it says more of this one than of a new one"),
-            )
-        if unlikeness[b] > 1:
-            detail = f"{unlikeness[b]:.1f} times as far from them as they are; its probability may mislead"
-            ledger += (LedgerEntry(scan, "", Code.UNLIKE, detail),)
-        scans.append(
-            ScanResult(
-                scan=scan,
-                patient=features.patients[b],
-                probability=probability,
-                std=std,
-                interval_95=interval,
-                decision=whole_only(_decision(probability, interval, triage), ledger),
-                label=_label(features.labels[b]),
-                runs=tuple(Run(run.first, run.last, _or_none(run.scan_without)) for run in explained.runs[b]),
-                slices=tuple(_slices(features, predictions, explained, prepared, b)),
-                ledger=ledger,
-                pixels="" if prepared is None else _pixels(prepared.slices(scan)),
-                unlikeness=_or_none(unlikeness[b]),
-                extras=tuple(map(_extra, explained.extras[b])),
-                folder=folders.get(scan, ""),
-            )
-        )
+        facts = ScanFacts()
+        if prepared is not None:
+            ledger, content = ledger_entries(lines.get(scan, [])), prepared.scans.content[scan]
+            facts = ScanFacts(ledger, content, folders.get(scan, ""), prepared.slices(scan))
+        parts = (features, predictions, explained, b, facts)
+        scans.append(scan_result(*parts, triage=triage, learned=learned, unlikeness=unlikeness[b]))
     known = set() if prepared is None else set(prepared.scans.index)
     general = [
         line | ({"file": folders.get(scan, "")} if line["code"] == Code.SCAN_EMPTY else {})
@@ -107,16 +86,80 @@ def make_results(
         if scan not in known
         for line in own
     ]
-    decided_by = f"{BY_INTERVAL}; {WHOLE_ONLY}"
-    if triage is not None:
-        decided_by = f"{triage.guarantees} {WHOLE_ONLY.capitalize()}."
-    return Results(set_name, model, decided_by, tuple(scans), ledger_entries(general))
+    return Results(set_name, model, decision_rule(triage), tuple(scans), ledger_entries(general))
+
+
+class ScanFacts(NamedTuple):
+    """Facts of a scan beside its features; empty for a feature table.
+
+    Attributes:
+        ledger: ledger entries of its files.
+        content: digest of its slices (`ich_mil.sets.splits.content_of`).
+        folder: folder below the root that holds files of this scan alone.
+        slices: one row per slice, columns position_mm, corrections and content.
+    """
+
+    ledger: tuple[LedgerEntry, ...] = ()
+    content: str = ""
+    folder: str = ""
+    slices: pd.DataFrame | None = None
+
+    @classmethod
+    def of(cls, study: Study) -> Self:
+        """Facts of a study in memory."""
+        slices = study.slices
+        return cls(study.ledger, content_of(slices.content, least=1), study.folder, slices)
+
+
+def decision_rule(triage: Triage | None) -> str:
+    """The rule of decisions in words."""
+    if triage is None:
+        return f"{BY_INTERVAL}; {WHOLE_ONLY}"
+    return f"{triage.guarantees} {WHOLE_ONLY.capitalize()}."
+
+
+def scan_result(
+    features: FeatureSet,
+    predictions: Predictions,
+    explained: Counterfactuals,
+    b: int,
+    facts: ScanFacts,
+    *,
+    triage: Triage | None,
+    learned: Collection[str],
+    unlikeness: float,
+) -> ScanPrediction:
+    """Result of scan `b`; arguments as in `make_results`."""
+    scan = features.scans[b]
+    probability, std, interval = _numbers(predictions, "scan", b)
+    ledger = facts.ledger
+    if not scan_keys(scan, features.patients[b], facts.content).isdisjoint(learned):
+        ledger += (LedgerEntry(scan, "", Code.LEARNED_FROM, "it says more of this one than of a new one"),)
+    if unlikeness > 1:
+        detail = f"{unlikeness:.1f} times as far from them as they are; its probability may mislead"
+        ledger += (LedgerEntry(scan, "", Code.UNLIKE, detail),)
+    return ScanPrediction(
+        scan=scan,
+        patient=features.patients[b],
+        probability=probability,
+        std=std,
+        interval_95=interval,
+        decision=whole_only(_decision(probability, interval, triage), ledger),
+        label=_label(features.labels[b]),
+        runs=tuple(Run(run.first, run.last, _or_none(run.scan_without)) for run in explained.runs[b]),
+        slices=tuple(_slices(features, predictions, explained, facts.slices, b)),
+        ledger=ledger,
+        pixels="" if facts.slices is None else _pixels(facts.slices),
+        unlikeness=_or_none(unlikeness),
+        extras=tuple(map(_extra, explained.extras[b])),
+        folder=facts.folder,
+    )
 
 
 def check_judged(results: Results, prepared: PreparedSet) -> None:
     """Raise `DataError` unless the prepared slices and their pixels are those of the predictions."""
 
-    def same(scan: ScanResult) -> bool:
+    def same(scan: ScanPrediction) -> bool:
         if scan.scan not in prepared.scans.index:
             return False
         now = prepared.slices(scan.scan)
@@ -133,11 +176,10 @@ def _slices(
     features: FeatureSet,
     predictions: Predictions,
     explained: Counterfactuals,
-    prepared: PreparedSet | None,
+    about: pd.DataFrame | None,
     b: int,
 ) -> Iterator[SliceResult]:
     start, stop = features.offsets[b : b + 2].tolist()
-    about = None if prepared is None else prepared.slices(features.scans[b])
     for n in range(start, stop):
         probability, std, interval = _numbers(predictions, "slice", n)
         position, codes = None, ""

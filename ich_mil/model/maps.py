@@ -21,7 +21,7 @@ from ich_mil.errors import DataError
 from ich_mil.files import digest, whole_file
 from ich_mil.model.heatmap import evidence_draws, slice_maps
 from ich_mil.model.model import Member, TrainedModel
-from ich_mil.model.predictions import Provenance, ScanResult
+from ich_mil.model.predictions import Provenance, ScanPrediction
 from ich_mil.sets.store import scan_file
 from ich_mil.study.head_box import HeadBox, head_box
 
@@ -82,12 +82,12 @@ def maps_file(folder: Path, scan: str) -> Path:
     return folder / "maps" / scan_file(folder, scan).with_suffix(".safetensors").name
 
 
-def _source(scan: ScanResult, model: Provenance) -> str:
+def _source(scan: ScanPrediction, model: Provenance) -> str:
     """Digest of what the maps were computed from: the model's weights and the scan's slices."""
     return digest(model.weights.encode(), *(one.name.encode() for one in scan.slices))
 
 
-def write_maps(maps: ScanMaps | None, folder: Path, scan: ScanResult, model: Provenance) -> None:
+def write_maps(maps: ScanMaps | None, folder: Path, scan: ScanPrediction, model: Provenance) -> None:
     """Write the maps of one scan; None deletes the file of an earlier call."""
     path = maps_file(folder, scan.scan)
     if maps is None:
@@ -98,7 +98,7 @@ def write_maps(maps: ScanMaps | None, folder: Path, scan: ScanResult, model: Pro
         save_file(tensors, temporary, metadata={"source": _source(scan, model)})
 
 
-def read_maps(folder: Path, scan: ScanResult, model: Provenance) -> ScanMaps | None:
+def read_maps(folder: Path, scan: ScanPrediction, model: Provenance) -> ScanMaps | None:
     """Read the maps of one scan; None if there is no file, or its maps are of another model or other slices.
 
     Raises:
@@ -118,7 +118,7 @@ def read_maps(folder: Path, scan: ScanResult, model: Provenance) -> ScanMaps | N
         raise DataError(f"{path}: cannot be read as heatmaps ({error}); predict again") from error
 
 
-def make_maps(model: TrainedModel, hu: np.ndarray, scan: ScanResult) -> ScanMaps | None:
+def make_maps(model: TrainedModel, hu: np.ndarray, scan: ScanPrediction) -> ScanMaps | None:
     """Compute heatmaps of the `MAPPED` most probable slices of a scan (n, H, W); the model must have a CNN.
 
     For an ensemble, the maps are the moments of its mixture. A scan of one slice has none: a map shows how a

@@ -6,7 +6,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import pandas as pd
 
 from ich_mil.errors import DataError
 from ich_mil.files import write_csv, write_json
-from ich_mil.ledger import DECISIONS, NOTICE, Code, LedgerEntry, has_guarantee
+from ich_mil.ledger import DECISIONS, NOTICE, Code, LedgerEntry, has_guarantee, ledger_entries
 from ich_mil.sets.extras import ExtraInstance
 from ich_mil.sets.labels import name_some
 
@@ -118,7 +117,7 @@ class KindResult:
 
 
 @dataclass(frozen=True)
-class ScanResult:
+class ScanPrediction:
     """Result of a scan.
 
     Attributes:
@@ -178,11 +177,11 @@ class Results:
     set: str
     model: Provenance
     decided_by: str
-    scans: tuple[ScanResult, ...]
+    scans: tuple[ScanPrediction, ...]
     ledger: tuple[LedgerEntry, ...]
 
 
-def worklist(results: Results) -> list[ScanResult]:
+def worklist(results: Results) -> list[ScanPrediction]:
     """The scans in reading order: by decision (positive, look, negative), then by decreasing probability."""
     return sorted(
         results.scans, key=lambda scan: (DECISIONS.index(scan.decision), -scan.probability, scan.scan)
@@ -211,7 +210,7 @@ def results_table(results: Results) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS).astype(types)
 
 
-def _row(scan: ScanResult, one: ScanResult | SliceResult) -> dict[str, Any]:
+def _row(scan: ScanPrediction, one: ScanPrediction | SliceResult) -> dict[str, Any]:
     """Columns that scans and slices share."""
     low, high = one.interval_95
     ids = {"scan": scan.scan, "folder": scan.folder, "patient": scan.patient, "low": low, "high": high}
@@ -250,7 +249,7 @@ def read_results(folder: Path) -> Results:
     return results
 
 
-def _read_scan(content: dict[str, Any]) -> ScanResult:
+def _read_scan(content: dict[str, Any]) -> ScanPrediction:
     if content["decision"] not in DECISIONS:
         raise ValueError(f"decision {content['decision']!r} is none of {', '.join(DECISIONS)}")
     slices = [
@@ -263,7 +262,7 @@ def _read_scan(content: dict[str, Any]) -> ScanResult:
         "kinds": tuple(KindResult(**_checked(one)) for one in content["kinds"]),
         "extras": tuple(ExtraInstance(**one) for one in content.get("extras", ())),
     }
-    return ScanResult(**_checked(content) | parts)
+    return ScanPrediction(**_checked(content) | parts)
 
 
 def _checked(content: dict[str, Any]) -> dict[str, Any]:
@@ -273,8 +272,3 @@ def _checked(content: dict[str, Any]) -> dict[str, Any]:
     if not all(0 <= value <= 1 for value in (low, high, probability)):
         raise ValueError(f"probabilities must lie in [0, 1], got {probability}, {low} to {high}")
     return content | {"probability": probability, "std": std, "interval_95": (low, high)}
-
-
-def ledger_entries(lines: Iterable[dict[str, Any]]) -> tuple[LedgerEntry, ...]:
-    """Ledger entries from their stored fields. `ValueError` for an unknown code."""
-    return tuple(LedgerEntry(**line | {"code": Code(line["code"])}) for line in lines)

@@ -24,6 +24,7 @@ from ich_mil.radiology_text.read import Columns, read_reports
 from ich_mil.sets.extras import Extras
 from ich_mil.sets.labels import name_some, read_label_csv
 from ich_mil.sets.preparation.identifying_texts import study_texts
+from ich_mil.sets.preparation.record import prepared_study
 from ich_mil.sets.store import PreparedSet
 
 HEADER = Path("header")
@@ -175,6 +176,6 @@ def _header_covariates(scans: list[str], prepared: PreparedSet | None) -> pd.Dat
         raise ConfigError("covariates: header needs scans with DICOM files; name a table for feature files")
     rows = []
     for scan in scans:
-        texts = study_texts(prepared.part_of(scan), scan)
+        texts = study_texts(prepared_study(prepared, scan))
         rows.append([_years(texts.get("PatientAge", "")), _SEX.get(texts.get("PatientSex", ""), np.nan)])
     return pd.DataFrame(rows, index=pd.Index(scans, name="scan"), columns=["age", "sex"])

@@ -20,13 +20,16 @@ from ich_mil.kernels.segments import take_bags
 from ich_mil.model_files import read_json, read_tensors, record
 from ich_mil.network.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.network.bags import Batch, ScanDataset
-from ich_mil.network.encoder_parts import split_encoder
+from ich_mil.network.encoder_parts import EncoderParts, split_encoder
 from ich_mil.network.loader import loader
 from ich_mil.network.slice_encoders import EncoderSettings
 from ich_mil.progress import progress
 from ich_mil.ranks import Ranks, these_ranks
 from ich_mil.sets.features import FeatureSet, check_features, made_from, read_features, write_features
+from ich_mil.sets.labels import UNKNOWN
 from ich_mil.sets.store import PreparedSet
+from ich_mil.study.head_box import head_box
+from ich_mil.study.study import Study
 
 FORMAT = "ich_mil.cnn.2"
 EXTRACTION = 4
@@ -100,8 +103,7 @@ def extract_features(
     if model.training:
         raise ValueError("features are of a model in evaluation mode; call its eval()")
     device, ranks = next(model.parameters()).device, these_ranks()
-    reads, pictures = model.encoder_settings, model.pictures()
-    dataset = ScanDataset(prepared, scans, crop=reads.crop)
+    dataset = ScanDataset(prepared, scans, crop=model.encoder_settings.crop)
     sizes = dataset.sizes
     mine = ranks.share(sizes)
     batches: Iterable[Batch] = loader(
@@ -109,21 +111,10 @@ def extract_features(
     )
     if ranks.first:  # the ranks have equal shares, so one progress bar represents all
         batches = progress(batches, total=len(mine), what="extract features")
-    found: list[tuple[Tensor, ...]] = []
-    parts = split_encoder(model.encoder, channels=reads.n_channels, size=reads.size, side=reads.size // 8)
-    blocks = len(parts.first)
-    # by default cuDNN rounds the inputs of convolutions to TF32, with a significand of 11 bits
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        for batch in batches:
-            here = batch.to(device)
-            # The results stay on the GPU, otherwise the host would wait for each scan. They are cloned,
-            # because views would keep the memory of the whole inference.
-            maps = model.frozen_maps(pictures(here), blocks=blocks)
-            output = model.classify(maps, here.offsets, blocks=blocks)
-            found.append((*(part.clone() for part in output), texture_of(maps)))
+    outputs = _outputs(model, batches)
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-    shapes = [(), (), (), (model.classifier.in_features,), (2 * parts.channels,)]
-    scan_logit, slice_logit, attention, x, texture = _together(found, mine, offsets, shapes, ranks)
+    shapes = [(), (), (), (model.classifier.in_features,), (2 * _low_parts(model).channels,)]
+    scan_logit, slice_logit, attention, x, texture = _together(outputs, mine, offsets, shapes, ranks)
     table = pd.concat([prepared.slices(scan) for scan in scans])
     about = prepared.scans.loc[list(scans)]
     features = FeatureSet(
@@ -143,6 +134,54 @@ def extract_features(
     )
     check_features(features, str(prepared.folder))
     return features
+
+
+@torch.inference_mode()
+def study_features(model: AttentionCnn, study: Study) -> FeatureSet:
+    """Run the frozen CNN over a study in memory; labels are unknown, otherwise as `extract_features`."""
+    hu = head_box(study.hu).crop(study.hu) if model.encoder_settings.crop else study.hu
+    n, slices = len(study.hu), study.slices
+    offsets, unknown = torch.tensor([0, n]), torch.full((n,), UNKNOWN)
+    batch = Batch((torch.from_numpy(hu),), offsets, torch.tensor([float(UNKNOWN)]), (study.id,))
+    (outputs,) = _outputs(model, [batch])
+    scan_logit, slice_logit, attention, x, texture = (output.cpu() for output in outputs)
+    return FeatureSet(
+        x=x,
+        offsets=offsets,
+        scans=[study.id],
+        patients=[study.patient],
+        labels=unknown[:1],
+        slice_names=slices.sop.tolist(),
+        slice_labels=unknown,
+        positions=torch.tensor(slices.position.tolist(), dtype=torch.float32),
+        cnn_scan=scan_logit.sigmoid(),
+        cnn_slice=slice_logit.sigmoid(),
+        attention=attention,
+        positions_mm=torch.tensor(slices.position_mm.tolist(), dtype=torch.float64),
+        texture=texture,
+    )
+
+
+def _low_parts(model: AttentionCnn) -> EncoderParts:
+    """The encoder, divided below the low maps that `texture_of` summarises."""
+    reads = model.encoder_settings
+    return split_encoder(model.encoder, channels=reads.n_channels, size=reads.size, side=reads.size // 8)
+
+
+def _outputs(model: AttentionCnn, batches: Iterable[Batch]) -> list[tuple[Tensor, ...]]:
+    """Scan logit, slice logits, attention, features and texture of each batch, on the device of the model."""
+    device, pictures = next(model.parameters()).device, model.pictures()
+    blocks, outputs = len(_low_parts(model).first), []
+    # by default cuDNN rounds the inputs of convolutions to TF32, with a significand of 11 bits
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        for batch in batches:
+            here = batch.to(device)
+            # The results stay on the GPU, otherwise the host would wait for each scan. They are cloned,
+            # because views would keep the memory of the whole inference.
+            maps = model.frozen_maps(pictures(here), blocks=blocks)
+            output = model.classify(maps, here.offsets, blocks=blocks)
+            outputs.append((*(part.clone() for part in output), texture_of(maps)))
+    return outputs
 
 
 def texture_of(maps: Tensor) -> Tensor:

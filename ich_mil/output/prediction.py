@@ -12,13 +12,12 @@ from ich_mil.model.assembly import make_results
 from ich_mil.model.maps import make_maps, write_maps
 from ich_mil.model.model import with_extras
 from ich_mil.model.predictions import Results, write_results
-from ich_mil.model.site.triage import read_triage
-from ich_mil.model.storage import load_model
 from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
 from ich_mil.output.study_pages import Shown, StudyPages, remove_shown
+from ich_mil.prediction import load_model
 from ich_mil.progress import progress, say
 from ich_mil.sets.preparation.prepare import prepare
-from ich_mil.sets.splits import learned_from, load_splits
+from ich_mil.sets.preparation.record import prepared_study
 from ich_mil.sets.store import PreparedSet
 from ich_mil.study.contrast import read_site_phrases
 
@@ -27,13 +26,10 @@ class Predictor:
     """A trained model, loaded once, that predicts folders of studies.
 
     Attributes:
-        model: the trained model.
-        triage: thresholds of the decision; None: decision by the interval.
+        model: the trained model, with its thresholds.
         kinds: models of the kinds of bleed; None: no kinds are predicted.
         contrast_words: site-specific CSV of phrases; None: built-in table only.
         extras: files of the inputs beside the slices.
-        learned: keys of the scans the model was trained or calibrated on; empty for a model without
-            `splits.csv`.
     """
 
     def __init__(
@@ -53,17 +49,12 @@ class Predictor:
         """
         read_site_phrases(contrast_words)  # errors in the file are raised before the first study
         self.contrast_words, self.extras = contrast_words, extras
-        self.model = load_model(model)
-        self.model.check_input(pictures=True)
-        weights = self.model.provenance.weights
-        splits = self.model.folder / "splits.csv"
-        self.learned = learned_from(load_splits(splits)) if splits.is_file() else {}
-        self.triage = None if triage is None else read_triage(triage, weights=weights)
+        self.model = load_model(model, triage=triage)
         self.kinds = None
         if kinds is not None:
             from ich_mil.model.site.subtype import Kinds
 
-            self.kinds = Kinds.load(kinds, weights=weights)
+            self.kinds = Kinds.load(kinds, weights=self.model.trained.provenance.weights)
 
     def __call__(
         self, root: Path, out: Path, *, jobs: int = 1, shown: Shown
@@ -78,7 +69,7 @@ class Predictor:
         Raises:
             DataError: no readable study below `root`, or DICOM texts or results that cannot be written.
         """
-        model = self.model
+        model = self.model.trained
         prepared = prepare(
             "unlabelled",
             root,
@@ -96,8 +87,8 @@ class Predictor:
             prepared,
             set_name="new",
             model=model.provenance,
-            triage=self.triage,
-            learned=self.learned,
+            triage=self.model.triage,
+            learned=self.model.learned,
             unlikeness=model.unlikeness(views),
         )
         if self.kinds is not None:
@@ -106,10 +97,10 @@ class Predictor:
         write_results(results, out)
         pages = StudyPages(results, prepared, out, shown)
         for scan in progress(results.scans, total=len(results.scans), what="heatmaps and pages"):
-            hu = prepared.hu(scan.scan)
-            maps = make_maps(model, hu, scan)
+            study = prepared_study(prepared, scan.scan)
+            maps = make_maps(model, study.hu, scan)
             write_maps(maps, out, scan, results.model)
-            pages.add(scan, hu, maps)
+            pages.add(scan, study, maps)
         return results, prepared, pages.finish()
 
 

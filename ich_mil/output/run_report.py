@@ -20,7 +20,7 @@ from ich_mil.model.maps import make_maps, write_maps
 from ich_mil.model.model import TrainedModel
 from ich_mil.model.site.validate import Evaluation, MeasuredSet, Site, measure, run_sets
 from ich_mil.model.storage import load_model
-from ich_mil.output.study_pages import remove_shown, write_study_page
+from ich_mil.output.study_pages import remove_shown
 from ich_mil.pages.page import study_file_name
 from ich_mil.pages.run_page import (
     MOST_ERRORS,
@@ -30,8 +30,10 @@ from ich_mil.pages.run_page import (
     render_run,
     worst_errors,
 )
+from ich_mil.prediction import study_page
 from ich_mil.progress import progress, say
 from ich_mil.sets.labels import UNKNOWN
+from ich_mil.sets.preparation.record import prepared_study
 from ich_mil.sets.store import PreparedSet
 
 INFERRED = "Trained on scan labels alone; a slice's probability is inferred, not taught."
@@ -139,11 +141,12 @@ def _study_pages(
     shown = list({scan.scan: scan for scan in ordered}.values())[:most]
     links = {scan.scan: f"studies/{study_file_name(scan.scan)}" for scan in shown}
     for scan in progress(shown, total=len(shown), what="write pages", unit="page"):
-        hu = prepared.hu(scan.scan)
-        maps = make_maps(model, hu, scan)
+        study = prepared_study(prepared, scan.scan)
+        maps = make_maps(model, study.hu, scan)
         write_maps(maps, folder, scan, results.model)
         path = page.parent / links[scan.scan]
-        write_study_page(results, scan, prepared, hu, maps, path, run_link=f"../{page.name}")
+        html = study_page(scan, results.model, results.decided_by, study, maps, run_link=f"../{page.name}")
+        write_text(path, html)
     return links
 
 

@@ -4,24 +4,22 @@ In: a folder of `ich-mil predict`, with `predictions.json`, `maps/` and `prepare
 per study, `index.html`, and on request `dicom/<scan>/*.dcm`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from ich_mil.errors import DataError
 from ich_mil.files import write_text
 from ich_mil.model.assembly import check_judged
 from ich_mil.model.maps import ScanMaps, read_maps
-from ich_mil.model.predictions import Results, ScanResult, read_results
+from ich_mil.model.predictions import Results, ScanPrediction, read_results
 from ich_mil.pages.cohort_page import neighbours, render_cohort
 from ich_mil.pages.page import study_file_name
-from ich_mil.pages.study_page import Neighbours, render_study
+from ich_mil.prediction import study_page
 from ich_mil.progress import progress, say
 from ich_mil.sets.preparation.identifying_texts import study_texts
-from ich_mil.sets.preparation.record import read_record
+from ich_mil.sets.preparation.record import prepared_study
 from ich_mil.sets.store import PreparedSet, open_prepared
+from ich_mil.study.study import Study
 
 
 @dataclass(frozen=True)
@@ -50,29 +48,30 @@ class StudyPages:
         """Check the prepared set. `DataError`: its slices are not those of the predictions."""
         check_judged(results, prepared)
         self.written: list[Path] = []
-        self._results, self._prepared, self._folder, self._shown = results, prepared, folder, shown
+        self._results, self._folder, self._shown = results, folder, shown
         self._links = {scan.scan: study_file_name(scan.scan) for scan in results.scans}
         self._neighbours = neighbours(results, self._links)
         self._texts: dict[str, dict[str, str]] = {}
         self._failed: list[DataError] = []
 
-    def add(self, scan: ScanResult, hu: np.ndarray, maps: ScanMaps | None) -> None:
+    def add(self, scan: ScanPrediction, study: Study, maps: ScanMaps | None) -> None:
         """Write the page of a scan and its DICOM results; unreadable DICOM files are reported by `finish`."""
         if self._shown.names:
             try:
-                self._texts[scan.scan] = study_texts(self._prepared, scan.scan)
+                self._texts[scan.scan] = study_texts(study)
             except DataError as error:
                 self._failed.append(error)
         path = self._folder / self._links[scan.scan]
         texts, around = self._texts.get(scan.scan, {}), self._neighbours[scan.scan]
-        write_study_page(self._results, scan, self._prepared, hu, maps, path, texts=texts, neighbours=around)
+        model, rule = self._results.model, self._results.decided_by
+        write_text(path, study_page(scan, model, rule, study, maps, texts=texts, neighbours=around))
         if self._shown.dicom:
             from ich_mil.dicom_results.write import write_dicom_results  # imports highdicom
 
             place = self._folder / "dicom" / path.stem
             try:
                 self.written += write_dicom_results(
-                    scan, self._results, self._prepared, hu, maps, place, replaced=self._shown.replaced
+                    scan, self._results, study, maps, place, replaced=self._shown.replaced
                 )
             except DataError as error:
                 self._failed.append(error)
@@ -109,7 +108,7 @@ def show_folder(folder: Path, shown: Shown) -> None:
     prepared = open_prepared(folder / "prepared")
     pages = StudyPages(results, prepared, folder, shown)
     for scan in progress(results.scans, total=len(results.scans), what="write pages", unit="page"):
-        pages.add(scan, prepared.hu(scan.scan), read_maps(folder, scan, results.model))
+        pages.add(scan, prepared_study(prepared, scan.scan), read_maps(folder, scan, results.model))
     pages.finish()
     say(f"{folder / 'index.html'}")
 
@@ -123,33 +122,3 @@ def remove_shown(folder: Path) -> None:
         from ich_mil.dicom_results.write import remove_dicom_results
 
         remove_dicom_results(place)
-
-
-def write_study_page(
-    results: Results,
-    scan: ScanResult,
-    prepared: PreparedSet,
-    hu: np.ndarray,
-    maps: ScanMaps | None,
-    path: Path,
-    *,
-    texts: Mapping[str, str] = {},
-    run_link: str = "",
-    neighbours: Neighbours | None = None,
-) -> None:
-    """Write the page of a scan to `path`; `hu` are its slices (n, H, W), checked by `check_judged`."""
-    record = read_record(prepared.part_of(scan.scan).folder, scan.scan)
-    edges = [] if record is None else record.edges
-    page = render_study(
-        scan,
-        results.model,
-        results.decided_by,
-        hu,
-        maps,
-        edges=edges,
-        texts=texts,
-        spacing_mm=record.pixel_mm if record is not None and min(record.pixel_mm) > 0 else None,
-        run_link=run_link,
-        neighbours=neighbours,
-    )
-    write_text(path, page)

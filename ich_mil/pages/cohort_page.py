@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from ich_mil.ledger import MARK, Code, decision_words, in_no_study, problems, routine
-from ich_mil.model.predictions import Results, ScanResult, worklist
+from ich_mil.model.predictions import Results, ScanPrediction, worklist
 from ich_mil.pages.page import percent, render
 from ich_mil.pages.study_page import Neighbours
 from ich_mil.pages.words import by_drop, span
@@ -89,7 +89,7 @@ def render_cohort(
     )
 
 
-def _runs(scan: ScanResult) -> list[str]:
+def _runs(scan: ScanPrediction) -> list[str]:
     named = [
         span(run.first, run.last) + ("" if run.scan_without is None else f" ({percent(run.scan_without)})")
         for run in by_drop(scan)[:MAX_RUNS]

@@ -29,7 +29,7 @@ WINDOWS = {
     "soft tissue": (40.0, 380.0),
     "bone": (600.0, 2800.0),
 }
-"""Windows of the viewer, (level, width) in HU: preset `winners` of `ich_mil.network.windows`, and bone."""
+"""Windows of the viewer, (level, width) in HU: preset `winners` of `study.window_presets`, and bone."""
 SIDES = (512, 384, 256, 192, 128, 96)
 """Candidates for the longest side of a picture, pixels; no picture is enlarged."""
 BUDGET = 3_100_000

@@ -12,7 +12,7 @@ import pandas as pd
 
 from ich_mil.evaluate.metrics import SCAN
 from ich_mil.evaluate.result_table import format_value, table_blocks, table_notes
-from ich_mil.model.predictions import Provenance, ScanResult
+from ich_mil.model.predictions import Provenance, ScanPrediction
 from ich_mil.pages.page import render
 from ich_mil.pages.plot import Plot, make_plot
 
@@ -87,7 +87,7 @@ class EvaluatedSet:
     name: str
     table: pd.DataFrame
     curves: Mapping[str, Mapping[str, pd.DataFrame]]
-    scans: Sequence[ScanResult]
+    scans: Sequence[ScanPrediction]
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class RunPage:
     limits: Sequence[str] = ()
 
 
-def worst_errors(scans: Sequence[ScanResult]) -> list[ScanResult]:
+def worst_errors(scans: Sequence[ScanPrediction]) -> list[ScanPrediction]:
     """The `MOST_ERRORS` labelled scans whose probability is furthest from the label, the furthest first."""
     labelled = [(abs(scan.label - scan.probability), scan) for scan in scans if scan.label is not None]
     return [scan for _, scan in sorted(labelled, key=lambda one: (-one[0], one[1].scan))[:MOST_ERRORS]]

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 from ich_mil.ledger import THRESHOLD, Code
-from ich_mil.model.predictions import ScanResult
+from ich_mil.model.predictions import ScanPrediction
 from ich_mil.pages.page import percent
 from ich_mil.pages.words import numbers, span
 from ich_mil.study.geometry.planes import find_gaps, steps_of
@@ -57,7 +57,7 @@ class Strip(NamedTuple):
     text: str
 
 
-def make_strip(scan: ScanResult, mapped: Collection[int] = ()) -> Strip:
+def make_strip(scan: ScanPrediction, mapped: Collection[int] = ()) -> Strip:
     """Compute the layout; `mapped` are the indices of the slices with heatmaps."""
     n = len(scan.slices)
     width = (RIGHT - LEFT) / n
@@ -90,7 +90,7 @@ def height_of(probability: float) -> float:
     return BOTTOM - (BOTTOM - TOP) * probability
 
 
-def _gaps(scan: ScanResult) -> list[tuple[int, str]]:
+def _gaps(scan: ScanPrediction) -> list[tuple[int, str]]:
     """Index of the slice below each gap, and a description; empty if a position is unknown."""
     positions = [slice_.position_mm for slice_ in scan.slices if slice_.position_mm is not None]
     if all(entry.code != Code.GAP for entry in scan.ledger) or len(positions) < len(scan.slices):
@@ -102,7 +102,7 @@ def _gaps(scan: ScanResult) -> list[tuple[int, str]]:
     ]
 
 
-def _brackets(scan: ScanResult, width: float) -> list[Bracket]:
+def _brackets(scan: ScanPrediction, width: float) -> list[Bracket]:
     brackets: list[Bracket] = []
     taken = 0.0  # right end of the last label
     for run in scan.runs:

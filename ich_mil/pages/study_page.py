@@ -15,7 +15,7 @@ import numpy as np
 from ich_mil.gp.counterfactual import slice_runs
 from ich_mil.ledger import MARK, Code, decision_words, problems, routine
 from ich_mil.model.maps import ScanMaps
-from ich_mil.model.predictions import Provenance, ScanResult, SliceResult
+from ich_mil.model.predictions import Provenance, ScanPrediction, SliceResult
 from ich_mil.pages.page import embedded, percent, render
 from ich_mil.pages.pictures import FAINT, WINDOWS, Overlay, overlay, overview, slice_pictures
 from ich_mil.pages.strip import make_strip
@@ -46,7 +46,7 @@ class Neighbours(NamedTuple):
 
 
 def render_study(
-    scan: ScanResult,
+    scan: ScanPrediction,
     model: Provenance,
     decided_by: str,
     hu: np.ndarray,
@@ -136,7 +136,7 @@ def render_study(
     )
 
 
-def _extras(scan: ScanResult) -> list[dict[str, str]]:
+def _extras(scan: ScanPrediction) -> list[dict[str, str]]:
     return [
         {
             "name": name[0].upper() + name[1:],
@@ -149,7 +149,7 @@ def _extras(scan: ScanResult) -> list[dict[str, str]]:
 
 
 def _overviews(
-    scan: ScanResult, hu: np.ndarray, box: HeadBox, spacing_mm: tuple[float, float] | None
+    scan: ScanPrediction, hu: np.ndarray, box: HeadBox, spacing_mm: tuple[float, float] | None
 ) -> dict[str, str]:
     """Coronal and sagittal overview of a scan with evenly spaced slices; empty for others."""
     heights = [one.position_mm for one in scan.slices if one.position_mm is not None]

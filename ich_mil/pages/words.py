@@ -4,7 +4,7 @@ Every number in them is in `predictions.json`; slices are numbered from 1 here a
 """
 
 from ich_mil.ledger import THRESHOLD
-from ich_mil.model.predictions import Run, ScanResult
+from ich_mil.model.predictions import Run, ScanPrediction
 from ich_mil.pages.page import percent
 
 MAX_RUNS = 4
@@ -13,7 +13,7 @@ MAX_DRIVERS = 6
 """Number of slices, sentences and covariates named in the summary together."""
 
 
-def unlike(scan: ScanResult) -> str:
+def unlike(scan: ScanPrediction) -> str:
     """Warning for a scan unlike the training scans; '' within the limit or without an unlikeness score."""
     if scan.unlikeness is None or scan.unlikeness <= 1:
         return ""
@@ -23,7 +23,7 @@ def unlike(scan: ScanResult) -> str:
     )
 
 
-def kinds(scan: ScanResult) -> list[str]:
+def kinds(scan: ScanPrediction) -> list[str]:
     """Sentences on the kinds of bleed, the most probable first."""
     ordered = sorted(scan.kinds, key=lambda one: (-one.probability, one.name))
     return [
@@ -44,7 +44,7 @@ def span(first: int, last: int) -> str:
     return f"slice{'' if first == last else 's'} {numbers(first, last)}"
 
 
-def by_drop(scan: ScanResult) -> list[Run]:
+def by_drop(scan: ScanPrediction) -> list[Run]:
     """The runs, the most influential first: by the scan's probability without the run.
 
     A run of all slices, without which no probability is left, comes before all others.
@@ -52,7 +52,7 @@ def by_drop(scan: ScanResult) -> list[Run]:
     return sorted(scan.runs, key=lambda run: (run.scan_without is not None, run.scan_without or 0, run.first))
 
 
-def extra_names(scan: ScanResult) -> list[str]:
+def extra_names(scan: ScanPrediction) -> list[str]:
     """Name of each of the scan's sentences and covariates: 'sentence 2', 'the covariates'."""
     return [
         f"sentence {number}" if one.kind == "sentence" else "the covariates"
@@ -60,7 +60,7 @@ def extra_names(scan: ScanResult) -> list[str]:
     ]
 
 
-def ranking(scan: ScanResult) -> list[tuple[float, str]]:
+def ranking(scan: ScanPrediction) -> list[tuple[float, str]]:
     """What drove the scan's probability, by how far it would move without it, the furthest first.
 
     Returns:
@@ -75,7 +75,7 @@ def ranking(scan: ScanResult) -> list[tuple[float, str]]:
     return sorted(known, key=lambda one: -abs(one[0] - scan.probability))
 
 
-def drivers(scan: ScanResult) -> list[str]:
+def drivers(scan: ScanPrediction) -> list[str]:
     """Sentences on the runs that determine the scan's probability, or on the highest slice without a run.
 
     With sentences or covariates, the first `MAX_DRIVERS` of `ranking`.

@@ -3,7 +3,6 @@
 import errno
 import multiprocessing
 import os
-import shutil
 import sys
 import threading
 import warnings
@@ -12,28 +11,40 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from ich_mil.errors import ConfigError, DataError, DiskFullError, IchMilError, ModelError, ProcessError
-from ich_mil.files import copy_files
 
 
-def judge(study: Path | None, out: Path, replaced: Sequence[Path], **model: Path | None) -> None:
+def judge(
+    study: Path | None,
+    out: Path,
+    replaced: Sequence[Path],
+    *,
+    model: Path,
+    triage: Path | None = None,
+    contrast_words: Path | None = None,
+) -> None:
     """Predict the DICOM files of one study.
 
     Args:
         study: folder with the files; None only loads the model.
-        out: empty folder; gets the page, `dicom/`, the predictions and, after an error too, the ledger.
+        out: empty folder; gets the page `index.html`, `dicom/` and the predictions.
         replaced: earlier DICOM results, which the structured report names as its predecessors.
-        model: arguments of `Predictor`, whose errors are raised too.
-    """
-    from ich_mil.output.prediction import Predictor
-    from ich_mil.output.study_pages import Shown
+        model: folder of the model.
+        triage: thresholds of the decision.
+        contrast_words: contrast words of the site.
 
-    predictor = Predictor(**model)  # type: ignore[arg-type]
+    Raises:
+        ConfigError, DataError, ModelError: as `load_model`, `read_study` and `ScanResult.save_dicom`.
+    """
+    from ich_mil.model.predictions import write_results
+    from ich_mil.prediction import load_model
+    from ich_mil.sets.preparation.read import read_study
+
+    loaded = load_model(model, triage=triage)
     if study is not None:
-        try:
-            predictor(study, out, shown=Shown(dicom=True, replaced=tuple(replaced)))
-        finally:
-            copy_files(out / "prepared", out, "ledger.csv")
-            shutil.rmtree(out / "prepared", ignore_errors=True)
+        result = loaded.predict(read_study(study, contrast_words=contrast_words))
+        write_results(result.results, out)
+        result.save_page(out / "index.html")
+        result.save_dicom(out / "dicom", replaced=replaced)
 
 
 def run_in_child(work: Callable[[], object], *, seconds: float) -> None:

@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol
 from filelock import FileLock, Timeout
 
 from ich_mil.errors import DataError, ProcessError
-from ich_mil.files import copy_files, digest, write_json
+from ich_mil.files import digest, write_json
 from ich_mil.serve.judging import run_in_child
 
 LOG = logging.getLogger("ich_mil.serve")
@@ -167,7 +167,6 @@ class Worker:
             LOG.info("%s: judged", study.key)
         except (DataError, ProcessError) as error:
             state.status, state.reason = "failed", str(error).replace(f"{out}/", "")
-            copy_files(out, home, "ledger.csv")
             LOG.warning("%s: failed, see its state.json", study.key)
         self.counts[f"studies_{state.status}"] += 1
 

@@ -18,9 +18,11 @@ from ich_mil.dicom_results.identity import Identity, identify
 from ich_mil.dicom_results.write import write_dicom_results
 from ich_mil.ledger import BY_INTERVAL, POSITIVE
 from ich_mil.model.maps import ScanMaps
-from ich_mil.model.predictions import Provenance, Results, Run, ScanResult, SliceResult
+from ich_mil.model.predictions import Provenance, Results, Run, ScanPrediction, SliceResult
 from ich_mil.sets.preparation.prepare import prepare
+from ich_mil.sets.preparation.record import prepared_study
 from ich_mil.sets.store import PreparedSet
+from ich_mil.study.study import Study
 from tests import phantoms
 
 MODEL = Provenance(
@@ -39,7 +41,7 @@ class Made:
 
     root: Path
     prepared: PreparedSet
-    scan: ScanResult
+    scan: ScanPrediction
     results: Results
     maps: ScanMaps | None
     paths: list[Path]
@@ -53,12 +55,14 @@ class Made:
     def again(self, folder: Path, **changes: object) -> list[Path]:
         """Write results once more, with other values of the scan."""
         scan = replace(self.scan, **changes)  # type: ignore[arg-type]
-        return write_dicom_results(
-            scan, self.results, self.prepared, self.prepared.hu(self.scan.scan), self.maps, folder
-        )
+        return write_dicom_results(scan, self.results, self.study, self.maps, folder)
+
+    @property
+    def study(self) -> Study:
+        return prepared_study(self.prepared, self.scan.scan)
 
 
-def result_of(prepared: PreparedSet, scan: str, *, seed: int = 0) -> ScanResult:
+def result_of(prepared: PreparedSet, scan: str, *, seed: int = 0) -> ScanPrediction:
     """Random probabilities of every slice, with a run in the middle."""
     rng = np.random.default_rng(seed)
     table = prepared.slices(scan)
@@ -73,7 +77,7 @@ def result_of(prepared: PreparedSet, scan: str, *, seed: int = 0) -> ScanResult:
         slices.append(
             SliceResult(i, sop, round(float(position), 3), p, spread, (low, high), without, None, ())
         )
-    return ScanResult(
+    return ScanPrediction(
         scan=scan,
         patient="P",
         probability=0.812346,
@@ -103,7 +107,7 @@ def write(root: Path, out: Path, *, thickness_mm: float = 5.0, most: int = 2) ->
     scan = result_of(prepared, name)
     results = Results("new", MODEL, BY_INTERVAL, (scan,), ())
     maps = maps_of(len(scan.slices), most=most) if most else None
-    paths = write_dicom_results(scan, results, prepared, prepared.hu(scan.scan), maps, out / "dicom")
+    paths = write_dicom_results(scan, results, prepared_study(prepared, name), maps, out / "dicom")
     return Made(root, prepared, scan, results, maps, paths)
 
 

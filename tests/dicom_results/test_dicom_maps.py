@@ -16,7 +16,7 @@ from tests.dicom_results.made import identity_of, maps_of, referenced
 
 
 def test_maps_are_stored_bit_for_bit(made):
-    context = read_context(made.scan, made.prepared)
+    context = read_context(made.scan, made.study)
     assert made.maps is not None
     fine = made.maps.on_grid(*made.prepared.hu(made.scan.scan).shape[1:])
     for path, values, code in zip(
@@ -63,7 +63,7 @@ def test_maps_are_stored_bit_for_bit(made):
 
 
 def test_position_of_averaged_slices(averaged):
-    context = read_context(averaged.scan, averaged.prepared)
+    context = read_context(averaged.scan, averaged.study)
     assert {len(one.images) for one in context.slices} == {2}
     for one, row in zip(context.slices, averaged.scan.slices, strict=True):
         assert one.original == row.name
@@ -80,7 +80,7 @@ def test_position_of_averaged_slices(averaged):
 
 
 def test_thickness_of_an_averaged_tilted_slice(averaged):
-    context = read_context(averaged.scan, averaged.prepared)
+    context = read_context(averaged.scan, averaged.study)
     low, high = context.slices[0].images
     tilted, x, y, z = (1.0, 0.0, 0.0, 0.0, 0.8, -0.6), *low.header.position
     images = (  # 5 mm apart as the couch moves, 4 mm along the normal
@@ -91,7 +91,7 @@ def test_thickness_of_an_averaged_tilted_slice(averaged):
 
 
 def test_references_to_frames(multi_frame):
-    context = read_context(multi_frame.scan, multi_frame.prepared)
+    context = read_context(multi_frame.scan, multi_frame.study)
     # the file holds them from above
     assert [one.middle.frame for one in context.slices] == [6, 5, 4, 3, 2, 1]
     assert {image.sop_class for image in context.images} == {EnhancedCTImageStorage}
@@ -106,7 +106,7 @@ def test_references_to_frames(multi_frame):
 
 
 def test_differences_between_slices_are_per_frame(rsna):
-    context = read_context(rsna.scan, rsna.prepared)
+    context = read_context(rsna.scan, rsna.study)
     tilted = (1.0, 0.0, 0.0, 0.0, 0.8, -0.6)
     changed = tuple(
         one
@@ -143,7 +143,7 @@ def test_differences_between_slices_are_per_frame(rsna):
 
 
 def test_each_frame_of_reference_has_its_own_series(rsna):
-    context = read_context(rsna.scan, rsna.prepared)
+    context = read_context(rsna.scan, rsna.study)
     changed = tuple(
         one
         if place < 2
@@ -170,7 +170,7 @@ def test_maps_without_evidence_are_stored(rsna):
     mean[0, 0, 0] = np.nan
     maps = replace(rsna.maps, mean=mean, std=np.zeros_like(mean))
     fine = maps.on_grid(64, 64)
-    context = read_context(rsna.scan, rsna.prepared)
+    context = read_context(rsna.scan, rsna.study)
     ds, _ = parametric_maps(fine, context, identity_of(rsna, context))
     stored = np.frombuffer(ds.FloatPixelData, "<f4")
     assert np.isnan(stored).sum() == np.isnan(fine.mean).sum() > 0

@@ -15,7 +15,7 @@ from ich_mil.dicom_results.key_objects import KEY_SLICES, key_slices
 from ich_mil.dicom_results.picture import slice_picture, summary_picture
 from ich_mil.ledger import NOTICE
 from ich_mil.model.maps import ScanMaps
-from ich_mil.model.predictions import Run, ScanResult
+from ich_mil.model.predictions import Run, ScanPrediction
 from ich_mil.pages.canvas import VERMILION
 from ich_mil.pages.page import percent
 from ich_mil.study.geometry.planes import Edges
@@ -23,7 +23,7 @@ from tests.dicom_results.made import identity_of, maps_of, referenced, sources
 
 
 def test_captures_are_summary_and_mapped_slices(made):
-    context = read_context(made.scan, made.prepared)
+    context = read_context(made.scan, made.study)
     assert made.maps is not None
     summary, *slices = made.read("capture")
     assert summary.pixel_array.shape == (1024, 1024, 3)
@@ -46,7 +46,7 @@ def test_captures_are_summary_and_mapped_slices(made):
 def test_the_pictures_show_slice_and_maps(rsna):
     assert rsna.maps is not None
     hu = rsna.prepared.hu(rsna.scan.scan)
-    context = read_context(rsna.scan, rsna.prepared)
+    context = read_context(rsna.scan, rsna.study)
     maps = rsna.maps.on_grid(64, 64)
     none = replace(maps, mean=np.zeros_like(maps.mean), std=np.zeros_like(maps.std))
 
@@ -133,7 +133,7 @@ def test_results_of_a_scan_without_maps(rsna, folder):
 
 
 def test_choice_of_key_slices(rsna):
-    def scan(probabilities, runs=()) -> ScanResult:
+    def scan(probabilities, runs=()) -> ScanPrediction:
         slices = tuple(
             replace(rsna.scan.slices[0], slice=i, probability=p) for i, p in enumerate(probabilities)
         )
@@ -153,7 +153,7 @@ def test_choice_of_key_slices(rsna):
 
 
 def test_key_objects_refer_to_the_key_slices(made):
-    context = read_context(made.scan, made.prepared)
+    context = read_context(made.scan, made.study)
     (ds,) = made.read("key")
     document = KeyObjectSelectionDocument.from_dataset(ds)
     found = [

@@ -21,8 +21,9 @@ from ich_mil.dicom_results.values import valid_uid
 from ich_mil.dicom_results.write import write_dicom_results
 from ich_mil.errors import DataError
 from ich_mil.ledger import BY_INTERVAL, NOTICE, Code, LedgerEntry
-from ich_mil.model.predictions import ScanResult, SliceResult
+from ich_mil.model.predictions import ScanPrediction, SliceResult
 from ich_mil.sets.preparation.prepare import prepare
+from ich_mil.sets.preparation.record import prepared_study
 from tests import phantoms
 from tests.dicom_results.made import few_slices, identity_of, referenced, result_of, sources, write
 
@@ -39,7 +40,7 @@ def numbers(group, name) -> dict[str, float]:
     return found
 
 
-def expected(of: ScanResult | SliceResult) -> dict[str, float]:
+def expected(of: ScanPrediction | SliceResult) -> dict[str, float]:
     low, high = of.interval_95
     return {"373098007": of.probability, "386136009": of.std, "LOW-95": low, "HIGH-95": high}
 
@@ -48,7 +49,7 @@ def expected(of: ScanResult | SliceResult) -> dict[str, float]:
 
 
 def test_objects_have_study_of_sources_and_own_series(made):
-    context = read_context(made.scan, made.prepared)
+    context = read_context(made.scan, made.study)
     series = {}
     for kind in KINDS:
         objects = made.read(kind)
@@ -78,7 +79,7 @@ def test_objects_have_study_of_sources_and_own_series(made):
 
 def test_missing_values_of_an_rsna_study(rsna):
     (report,) = rsna.read("report")
-    notes = read_context(rsna.scan, rsna.prepared).notes
+    notes = read_context(rsna.scan, rsna.study).notes
     original = [study_and_image(path) for path in rsna.root.glob("*.dcm")]
     study = original[0][0]
     assert study.startswith("ID_")
@@ -111,7 +112,7 @@ def context_of(root: Path, out: Path) -> StudyContext:
     """Of the one scan below `root`, prepared as it is."""
     prepared = prepare("unlabelled", root, out / "set", jobs=1, thickness_mm=0)
     (scan,) = prepared.scans.index
-    return read_context(result_of(prepared, scan), prepared)
+    return read_context(result_of(prepared, scan), prepared_study(prepared, scan))
 
 
 def test_patient_and_order_of_a_hospital_are_kept(tmp_path):
@@ -159,7 +160,7 @@ def test_the_report_holds_exact_probabilities(made):
 
 
 def test_the_report_refers_to_every_source_image(made):
-    context = read_context(made.scan, made.prepared)
+    context = read_context(made.scan, made.study)
     report = srread(made.named("report")[0])
     _, *slices = report.content.get_image_measurement_groups()
     for place, group in enumerate(slices):
@@ -209,7 +210,7 @@ def test_the_report_names_algorithm_and_notice(rsna):
 )
 def test_only_decisions_with_a_guarantee_are_coded(rsna, decision, guarantee, finding, coded):
     """Receivers count findings (121071, DCM) and act on codes; a probability is a measurement."""
-    context = read_context(rsna.scan, rsna.prepared)
+    context = read_context(rsna.scan, rsna.study)
     scan = replace(rsna.scan, decision=decision)
     rule = "a guarantee" if guarantee else BY_INTERVAL
     report = structured_report(scan, rule, context, identity_of(rsna, context))
@@ -225,7 +226,7 @@ def test_only_decisions_with_a_guarantee_are_coded(rsna, decision, guarantee, fi
 
 def test_comments_hold_rule_and_ledger_without_file_names(rsna):
     ledger = tuple(LedgerEntry("s", "DOE^JANE.dcm", code, "x") for code in (Code.GAP, Code.PADDING, Code.GAP))
-    context = read_context(rsna.scan, rsna.prepared)
+    context = read_context(rsna.scan, rsna.study)
     scan = replace(rsna.scan, ledger=ledger, unlikeness=1.5)
     report = structured_report(scan, "a promise.", context, identity_of(rsna, context))
     comments = [item.TextValue for item in report.ContentSequence if item.ValueType == "TEXT"]
@@ -269,7 +270,7 @@ CHANGES = {
 
 @pytest.mark.parametrize(("place", "name"), [*zip((0, 0, 1, 2, 3, 3), CHANGES, strict=True)])
 def test_other_results_have_other_uids(rsna, place, name):
-    case = [rsna.scan, rsna.results, read_context(rsna.scan, rsna.prepared), rsna.maps]
+    case = [rsna.scan, rsna.results, read_context(rsna.scan, rsna.study), rsna.maps]
     old, later = identify(*case, datetime(2026, 11, 21)), identify(*case, datetime(2027, 1, 1))
     assert later.uid("object") == old.uid("object")
     case[place] = CHANGES[name](case[place])
@@ -277,7 +278,7 @@ def test_other_results_have_other_uids(rsna, place, name):
 
 
 def test_uids_do_not_depend_on_file_names(rsna, monkeypatch):
-    context, now = read_context(rsna.scan, rsna.prepared), datetime(2026, 11, 21)
+    context, now = read_context(rsna.scan, rsna.study), datetime(2026, 11, 21)
 
     def digest(*entries):
         ledger = tuple(LedgerEntry("s", file, code, "") for file, code in entries)
@@ -296,8 +297,8 @@ def test_uids_do_not_depend_on_file_names(rsna, monkeypatch):
 
 def test_changed_sources_are_refused(tmp_path):
     made = write(few_slices(tmp_path), tmp_path, most=0)
-    with pytest.raises(DataError, match="'elsewhere' are not those of the predictions"):
-        made.again(tmp_path / "again", scan="elsewhere")
+    with pytest.raises(DataError, match="are not those of the predictions"):
+        made.again(tmp_path / "again", slices=made.scan.slices[1:])
     first, second, *_ = sorted(made.root.glob("*.dcm"))
     first.write_bytes(second.read_bytes())
     with pytest.raises(DataError, match=r"is no longer the image ID_\w+ that was prepared"):
@@ -336,7 +337,7 @@ def test_only_missing_values_are_supplied(tmp_path):
 
 def test_a_single_slice_has_a_nominal_thickness(tmp_path):
     made = write(few_slices(tmp_path, n=1), tmp_path)
-    context = read_context(made.scan, made.prepared)
+    context = read_context(made.scan, made.study)
     assert context.slices[0].thickness == NOMINAL_THICKNESS_MM
     (ds, _) = made.read("map")
     assert ds.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0].SliceThickness == 5
@@ -355,12 +356,12 @@ def predecessors(report):
 
 def test_a_new_report_names_its_predecessor(rsna, folder):
     (older,) = rsna.read("report")
-    scan, hu = replace(rsna.scan, probability=0.5), rsna.prepared.hu(rsna.scan.scan)
-    write_dicom_results(scan, rsna.results, rsna.prepared, hu, None, folder, replaced=rsna.paths)
+    scan = replace(rsna.scan, probability=0.5)
+    write_dicom_results(scan, rsna.results, rsna.study, None, folder, replaced=rsna.paths)
     newer = srread(folder / "report-1.dcm")
     assert predecessors(newer) == [(older.StudyInstanceUID, older.SeriesInstanceUID, older.SOPInstanceUID)]
 
-    context = read_context(rsna.scan, rsna.prepared)
+    context = read_context(rsna.scan, rsna.study)
     again = structured_report(rsna.scan, BY_INTERVAL, context, identity_of(rsna, context), [older])
     assert again.SOPInstanceUID == older.SOPInstanceUID  # an object that changes no result makes no successor
     assert predecessors(again) == []

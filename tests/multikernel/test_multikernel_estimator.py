@@ -79,7 +79,7 @@ def test_table_and_its_kernel_matrix_agree(data):
 def test_normalised_sources_do_not_depend_on_units(data):
     sources, y = data
     S = np.cov(sources["told"]) + np.eye(36)
-    first, second = (fitted(sources=[k * S], y=y, kernels=["precomputed"], draws=8) for k in (1, 1024))
+    first, second = (fitted(sources=[k * S], y=y, kernels=["precomputed"], draws=10) for k in (1, 1024))
     np.testing.assert_allclose(first.log_theta_, second.log_theta_, rtol=1e-6)
 
 
@@ -145,7 +145,7 @@ def test_checkpoint_is_continued_with_its_data(data, tmp_path, monkeypatch):
         fitted(sources=sources, y=y, checkpoint=path)
     calls = -(10**9)
     again = fitted(sources=sources, y=y, checkpoint=path)
-    assert calls + 10**9 < 40  # the first 50 steps were not made again
+    assert calls + 10**9 < 85  # of 132: the first 50 steps were not made again
     np.testing.assert_array_equal(again.log_theta_, whole.log_theta_)
     np.testing.assert_array_equal(again.predict_proba(sources), whole.predict_proba(sources))
     with pytest.raises(ConfigError, match=r"chains\.safetensors"):

@@ -10,11 +10,11 @@ from ich_mil.errors import DataError
 from ich_mil.files import digest
 from ich_mil.ledger import BY_INTERVAL
 from ich_mil.model.maps import ScanMaps, write_maps
-from ich_mil.model.predictions import Results, ScanResult, SliceResult, write_results
+from ich_mil.model.predictions import Results, ScanPrediction, SliceResult, write_results
 from ich_mil.output.study_pages import Shown, remove_shown, show_folder
 from ich_mil.pages.page import study_file_name
-from ich_mil.sets.preparation.identifying_texts import source_files
 from ich_mil.sets.preparation.prepare import prepare
+from ich_mil.sets.preparation.record import prepared_study
 from ich_mil.sets.store import scan_file
 from tests import phantoms
 from tests.results import MODEL
@@ -29,7 +29,7 @@ def scan_result(prepared, scan):
     pixels = digest(*(one.encode() for one in prepared.slices(scan).content))
     numbers = 0.2, 0.05, (0.1, 0.3)
     folder = prepared.folders[scan]
-    return ScanResult(scan, "p", *numbers, "negative", None, (), slices, (), pixels, folder=folder)
+    return ScanPrediction(scan, "p", *numbers, "negative", None, (), slices, (), pixels, folder=folder)
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_names_are_shown_only_where_asked_for(folder):
 
 def test_a_study_whose_files_are_gone_does_not_keep_others_from_theirs(folder):
     out, results, prepared = folder
-    for path in source_files(prepared, results.scans[0].scan):
+    for path in prepared_study(prepared, results.scans[0].scan).files:
         path.unlink()
     with pytest.raises(DataError, match="and 1 more"):
         show_folder(out, Shown(dicom=True, names=True))

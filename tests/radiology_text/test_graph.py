@@ -64,7 +64,7 @@ def test_likelihood_weights_by_hand():
     wanted = 2 * (2 * np.log(2 / expected) - (2 - expected))
     assert weight(graph, "aa", "bb") == pytest.approx(wanted, rel=1e-12)
     texts = ["aa bb", "aa cc", "bb cc", "aa bb cc bb aa"]
-    counts, graph = (build_graph(texts, words=PLAIN, window=1, weights=w) for w in ("counts", "likelihood"))
+    counts, graph = (build_graph(texts, words=PLAIN, window=1, weights=w) for w in ("count", "likelihood"))
     d, A = counts.degrees, counts.adjacency.toarray()
     np.testing.assert_array_equal(graph.adjacency.toarray() > 0, np.outer(d, d) / d.sum() < A)
 

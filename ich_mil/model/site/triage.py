@@ -23,6 +23,7 @@ from ich_mil.model.predictions import Results, read_results, worklist
 from ich_mil.progress import say
 from ich_mil.sets.labels import UNKNOWN, name_some
 from ich_mil.sets.preparation.identifying_texts import study_texts
+from ich_mil.sets.preparation.record import prepared_study
 from ich_mil.sets.scan_labels import read_scan_labels, unlabelled
 from ich_mil.sets.scan_names import ScanNames, folder_names
 from ich_mil.sets.store import open_prepared
@@ -80,7 +81,9 @@ def _read_labels(path: Path, results: Results, folder: Path) -> pd.DataFrame:
         with suppress(DataError):
             prepared = open_prepared(folder / "prepared")
             for one in results.scans:
-                texts = study_texts(prepared, one.scan, ("AccessionNumber", "SeriesInstanceUID"))
+                texts = study_texts(
+                    prepared_study(prepared, one.scan), ("AccessionNumber", "SeriesInstanceUID")
+                )
                 yield from ((one.scan, text) for text in texts.values())
 
     given, reading = read_scan_labels(path).match(ScanNames(folder_names(folders)), more)

@@ -118,8 +118,8 @@ class SliceCollection(Collection):
             )
 
 
-def prepare_slices(tasks: Sequence[ScanTask], *, window: Window | None) -> int:
-    """Prepare several scans of one slice each. Returns their number. `DataError`: unreadable picture."""
+def prepare_slices(tasks: Sequence[ScanTask], out: Path, *, window: Window | None) -> int:
+    """Prepare scans of one slice into `out`. Returns their number. `DataError`: unreadable picture."""
     for task in tasks:
         (header,) = task.headers
         hu, notes = _read(header, task.root, window)
@@ -136,7 +136,7 @@ def prepare_slices(tasks: Sequence[ScanTask], *, window: Window | None) -> int:
         ]
         patient = header.patient_id or task.scan
         record = ScanRecord(task.fingerprint, 0, patient, header.spacing, slices, entries)
-        write_scan(task, record, None if hu is None else hu[None])
+        write_scan(out, task.scan, record, None if hu is None else hu[None])
     return len(tasks)
 
 

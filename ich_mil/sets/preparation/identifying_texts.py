@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ich_mil.errors import DataError
-from ich_mil.sets.preparation.record import need_record
-from ich_mil.sets.store import PreparedSet
 from ich_mil.study.files.elements import read_elements
-from ich_mil.study.files.header import slice_file
+from ich_mil.study.study import Study
 
 KEYWORDS = (
     "PatientName",
@@ -27,12 +25,6 @@ KEYWORDS = (
 """DICOM keywords (PS3.6), in display order."""
 
 
-def source_files(prepared: PreparedSet, scan: str) -> list[Path]:
-    """DICOM files of a scan, lowest slice first; a multi-frame file is listed once."""
-    names = [name for row in need_record(prepared.folder, scan).slices for name in row["sources"]]
-    return list(dict.fromkeys(slice_file(prepared.root, name)[0] for name in names))
-
-
 def accession_number(path: Path) -> str:
     """AccessionNumber of a DICOM file; '' if it has none or cannot be read."""
     try:
@@ -41,13 +33,13 @@ def accession_number(path: Path) -> str:
         return ""
 
 
-def study_texts(prepared: PreparedSet, scan: str, keywords: Sequence[str] = KEYWORDS) -> dict[str, str]:
-    """Non-empty texts of the lowest slice of a scan by DICOM keyword; escape them before display.
+def study_texts(study: Study, keywords: Sequence[str] = KEYWORDS) -> dict[str, str]:
+    """Non-empty texts of the lowest slice of a study by DICOM keyword; escape them before display.
 
     Raises:
-        DataError: the record or the DICOM file of the scan cannot be read.
+        DataError: the DICOM file cannot be read.
     """
-    path = source_files(prepared, scan)[0]
+    path = study.files[0]
     try:
         elements = read_elements(path, keywords)
     except Exception as error:  # malformed input can raise any exception in the parser

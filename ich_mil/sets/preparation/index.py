@@ -57,20 +57,25 @@ class IndexedScan(NamedTuple):
 
 
 class HeaderIndex:
-    """Header database `path` of a collection. A context manager: on exit, an empty database is removed.
+    """Header database `path` of a collection, in memory for None. A context manager.
 
-    The database of another `layout` or root is rebuilt. The folder `leave_out` is no part of the collection;
-    it may lie below the root. `DataError`: the database is damaged, or cannot be written.
+    On exit, an empty database is removed. The database of another `layout` or root is rebuilt. The folder
+    `leave_out` is no part of the collection; it may lie below the root. `DataError`: the database is damaged,
+    or cannot be written.
     """
 
-    def __init__(self, path: Path, collection: Collection, *, layout: str, leave_out: Path) -> None:
+    def __init__(
+        self, path: Path | None, collection: Collection, *, layout: str, leave_out: Path | None = None
+    ) -> None:
         self.path, self.collection = path, collection
         self._about = (FORMAT, layout, escaped(str(collection.root.resolve())))
-        self._leave_out = os.path.join(leave_out.resolve(), "")  # noqa: PTH118 - with its last separator
+        # with its last separator
+        self._leave_out = None if leave_out is None else os.path.join(leave_out.resolve(), "")  # noqa: PTH118
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
             # joblib iterates over the tasks in its own threads, one at a time
-            self._database = sqlite3.connect(path, check_same_thread=False)
+            self._database = sqlite3.connect(path or ":memory:", check_same_thread=False)
             self._open_tables()
         except (OSError, sqlite3.Error) as error:
             raise self._unusable(error) from error
@@ -83,7 +88,7 @@ class HeaderIndex:
             if isinstance(error, sqlite3.Error):
                 raise self._unusable(error) from error
             holds_nothing = self._database.execute("SELECT * FROM file LIMIT 1").fetchone() is None
-        if holds_nothing:
+        if holds_nothing and self.path is not None:
             self.path.unlink(missing_ok=True)
 
     def update(self, *, jobs: int) -> int:
@@ -252,7 +257,7 @@ class HeaderIndex:
         root = str(self.collection.root.resolve())
         for path in self.collection.files():
             whole = f"{root}{os.sep}{path}"
-            if whole.startswith(self._leave_out):
+            if self._leave_out is not None and whole.startswith(self._leave_out):
                 continue
             with suppress(FileNotFoundError):  # gone since it was listed
                 # a broken link is reported when it is read; a Path takes longer than the call

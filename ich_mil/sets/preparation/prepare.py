@@ -164,14 +164,14 @@ def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: i
         at_once = max(1, min(BATCH, len(todo) // (2 * jobs)))
         batches = (
             [
-                ScanTask(scan, index.headers(scan), fingerprint, thickness_mm, root, out, site)
+                ScanTask(scan, index.headers(scan), thickness_mm, root, site, fingerprint)
                 for scan, fingerprint in todo[first : first + at_once]
             ]
             for first in range(0, len(todo), at_once)
         )
         kind = "processes" if len(todo) > MANY else "threads"
         work = Parallel(n_jobs=min(jobs, len(todo)), prefer=kind, return_as="generator_unordered")(
-            delayed(work_on)(batch) for batch in batches
+            delayed(work_on)(batch, out) for batch in batches
         )
         for _ in progress(work, total=len(todo), what="prepare", weight=int):
             pass

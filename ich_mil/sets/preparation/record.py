@@ -12,10 +12,10 @@ from typing import Any
 
 from ich_mil.errors import DataError
 from ich_mil.files import digest, write_text
-from ich_mil.ledger import Code, LedgerEntry
-from ich_mil.sets.store import FORMAT, scan_file
+from ich_mil.ledger import Code, LedgerEntry, ledger_entries
+from ich_mil.sets.store import FORMAT, PreparedSet, scan_file
 from ich_mil.study.contrast import SitePhrases
-from ich_mil.study.geometry.planes import Edges, edges_of
+from ich_mil.study.study import Study
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,6 @@ class ScanRecord:
     pixel_mm: tuple[float, float]
     slices: list[dict[str, Any]]
     entries: list[LedgerEntry]
-
-    @property
-    def edges(self) -> list[Edges | None]:
-        """Sides of the patient at the edges of each slice; None where the orientation is unknown."""
-        return [edges_of(row["orientation"]) for row in self.slices]
 
 
 def scan_fingerprint(
@@ -74,6 +69,15 @@ def need_record(folder: Path, scan: str) -> ScanRecord:
     if record is None:
         raise DataError(f"{folder}: the record of scan {scan!r} cannot be read; run prepare again")
     return record
+
+
+def prepared_study(prepared: PreparedSet, scan: str) -> Study:
+    """A scan of a prepared set, with its pixels memory-mapped. `DataError`: its files cannot be read."""
+    part = prepared.part_of(scan)
+    record = need_record(part.folder, scan)
+    ledger = ledger_entries(prepared.ledger_by_scan.get(scan, []))
+    patient, folder = str(prepared.scans.patient[scan]), prepared.folders.get(scan, "")
+    return Study(scan, patient, part.hu(scan), record.slices, record.pixel_mm, ledger, part.root, folder)
 
 
 def write_record(out: Path, scan: str, record: ScanRecord) -> None:

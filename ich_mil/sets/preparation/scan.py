@@ -36,50 +36,48 @@ Names = tuple[str, ...]
 
 
 class ScanTask(NamedTuple):
-    """Input of a worker: one scan to prepare.
+    """One scan to read.
 
     Attributes:
         scan: scan id.
         headers: headers of all slices of the scan; paths are relative to `root`.
-        fingerprint: digest of the inputs (`ich_mil.sets.preparation.record.scan_fingerprint`).
         thickness_mm: thin slices are averaged to about this thickness in mm; 0 leaves them unchanged.
         root: folder of the DICOM files.
-        out: folder of the prepared set.
         site: contrast words of the site.
+        fingerprint: digest of the inputs (`ich_mil.sets.preparation.record.scan_fingerprint`).
     """
 
     scan: str
     headers: list[SliceHeader]
-    fingerprint: str
     thickness_mm: float
     root: Path
-    out: Path
     site: SitePhrases
+    fingerprint: str = ""
 
 
-def prepare_scans(tasks: Sequence[ScanTask]) -> int:
-    """Prepare several scans. Returns their number. Each is written in a thread while the next is read."""
+def prepare_scans(tasks: Sequence[ScanTask], out: Path) -> int:
+    """Prepare scans into the set `out`. Returns their number. A scan is written while the next is read."""
     with ThreadPoolExecutor(1) as writer:
         writing: list[Future[None]] = []
         for task in tasks:
-            prepared = _prepare(task)
+            prepared = read_scan(task)
             for earlier in writing:
                 earlier.result()  # limits memory to two scans, and raises the error of a full disk
-            writing = [writer.submit(write_scan, task, *prepared)]
+            writing = [writer.submit(write_scan, out, task.scan, *prepared)]
         for last in writing:
             last.result()
     return len(tasks)
 
 
-def write_scan(task: ScanTask, record: ScanRecord, stack: np.ndarray | None) -> None:
+def write_scan(out: Path, scan: str, record: ScanRecord, stack: np.ndarray | None) -> None:
     """Write the HU (n, H, W) of a scan, then its record. `stack` is None if no slice can be used."""
-    path = scan_file(task.out, task.scan)
+    path = scan_file(out, scan)
     if stack is None:
         path.unlink(missing_ok=True)
     else:
         write_array(path, stack)
         record = replace(record, n_bytes=path.stat().st_size)
-    write_record(task.out, task.scan, record)
+    write_record(out, scan, record)
 
 
 def slice_row(group: Sequence[SliceHeader], *, content: np.ndarray, codes: Set[Code]) -> dict[str, Any]:
@@ -107,7 +105,7 @@ class _Slice(NamedTuple):
     entries: list[LedgerEntry]
 
 
-def _prepare(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
+def read_scan(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
     """Record and HU (n, H, W) of a scan, lowest slice first. The HU are None if no slice can be used."""
     entries: list[LedgerEntry] = []
     too_large = study_refusal(task.headers)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ich_mil.model.folder import REFERENCE
-from ich_mil.model.predictions import Results, ScanResult, write_results
+from ich_mil.model.predictions import Results, ScanPrediction, write_results
 from ich_mil.model.site.drift import write_reference
 from ich_mil.model.storage import load_model
 from ich_mil.sets.features import bare_features, write_features
@@ -38,7 +38,8 @@ def model(tmp_path_factory):
 def predicted(folder, features, provenance):
     """A folder of `predict`."""
     results = tuple(
-        ScanResult(scan, scan, 0.5, 0.1, (0.4, 0.6), "look", None, (), (), (), "") for scan in features.scans
+        ScanPrediction(scan, scan, 0.5, 0.1, (0.4, 0.6), "look", None, (), (), (), "")
+        for scan in features.scans
     )
     write_results(Results("new", provenance, "", results, ()), folder)
     write_features(features, folder / "features.safetensors")

@@ -9,7 +9,7 @@ import pytest
 
 from ich_mil.errors import ModelError
 from ich_mil.model.model import TrainedModel
-from ich_mil.model.predictions import Results, ScanResult, read_results, write_results
+from ich_mil.model.predictions import Results, ScanPrediction, read_results, write_results
 from ich_mil.model.site import subtype
 from ich_mil.sets.features import bare_features, write_features
 from ich_mil.sets.views import Views
@@ -57,7 +57,7 @@ def views(kinds):
 
 def results_of(views, decision="positive"):
     scans = tuple(
-        ScanResult(scan, scan, 0.5, 0.1, (0.4, 0.6), decision, None, (), (), (), "")
+        ScanPrediction(scan, scan, 0.5, 0.1, (0.4, 0.6), decision, None, (), (), (), "")
         for scan in views.features.scans
     )
     return Results("new", MODEL, "", scans, ())

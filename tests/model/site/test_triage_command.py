@@ -10,7 +10,7 @@ import pytest
 
 from ich_mil.evaluate.deployment.triage import fit_triage
 from ich_mil.ledger import Code, LedgerEntry
-from ich_mil.model.predictions import Provenance, Results, ScanResult, read_results, write_results
+from ich_mil.model.predictions import Provenance, Results, ScanPrediction, read_results, write_results
 from ich_mil.sets.preparation.prepare import prepare
 from tests import phantoms
 from tests.feature_table import write_features
@@ -25,7 +25,7 @@ def predictions(folder, n=200, *, seed=0, labelled=True, weights="abc", set_name
     labels = np.arange(n) % 2
     p = np.clip(0.35 + 0.3 * labels + generator.normal(0, 0.15, n), 0.01, 0.99).round(6)
     scans = tuple(
-        ScanResult(f"s{i}", f"s{i}", float(p[i]), 0.1, (0.0, 1.0), "look", label, (), (), (), "")
+        ScanPrediction(f"s{i}", f"s{i}", float(p[i]), 0.1, (0.0, 1.0), "look", label, (), (), (), "")
         for i, label in enumerate(labels.tolist() if labelled else [None] * n)
     )
     model = Provenance("G-VGPMIL", "1", weights, "c", "", "site: 40 scans")

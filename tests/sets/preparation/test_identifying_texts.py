@@ -6,8 +6,9 @@ import pytest
 from pydicom import dcmread
 
 from ich_mil.errors import DataError
-from ich_mil.sets.preparation.identifying_texts import source_files, study_texts
+from ich_mil.sets.preparation.identifying_texts import study_texts
 from ich_mil.sets.preparation.prepare import prepare
+from ich_mil.sets.preparation.record import prepared_study
 from tests import phantoms
 
 
@@ -28,7 +29,7 @@ def prepared(site):
 
 def test_texts_of_the_files(prepared):
     (scan,) = prepared.scans.index
-    texts = study_texts(prepared, scan)
+    texts = study_texts(prepared_study(prepared, scan))
     assert texts["PatientName"] == "Ångström^Åsa"
     assert texts["StudyDescription"] == "<script>alert(1)</script>"
     assert texts["PatientID"].startswith("CQ500-CT-")
@@ -37,7 +38,7 @@ def test_texts_of_the_files(prepared):
 
 def test_source_files_from_below(prepared):
     (scan,) = prepared.scans.index
-    files = source_files(prepared, scan)
+    files = prepared_study(prepared, scan).files
     table = prepared.slices(scan)
     assert [str(dcmread(path).SOPInstanceUID) for path in files] == table.sop.tolist()
     heights = [float(dcmread(path).ImagePositionPatient[2]) for path in files]
@@ -46,8 +47,8 @@ def test_source_files_from_below(prepared):
 
 def test_files_that_are_gone(prepared):
     (scan,) = prepared.scans.index
-    path = source_files(prepared, scan)[0]
+    path = prepared_study(prepared, scan).files[0]
     path.unlink()
     with pytest.raises(DataError, match="cannot be read") as caught:
-        study_texts(prepared, scan)
+        study_texts(prepared_study(prepared, scan))
     assert str(path) in str(caught.value)

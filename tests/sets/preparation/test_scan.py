@@ -12,7 +12,7 @@ from ich_mil.ledger import INCOMPLETE, Code
 from ich_mil.sets.preparation import scan as module
 from ich_mil.sets.preparation.explain import explain
 from ich_mil.sets.preparation.prepare import prepare
-from ich_mil.sets.preparation.record import read_record
+from ich_mil.sets.preparation.record import prepared_study
 from ich_mil.study.files.header import read_headers
 from ich_mil.study.geometry.planes import Edges
 from ich_mil.study.pixels.read import read_slice
@@ -108,14 +108,14 @@ def test_drifting_slices_are_aligned_before_averaging(series, tmp_path):
 def test_record_has_the_edges_of_slices(series, tmp_path):
     plain = prepare("unlabelled", tmp_path / "set", tmp_path / "plain", jobs=1)
     (scan,) = plain.scans.index
-    assert set(read_record(plain.folder, scan).edges) == {Edges("R", "L", "A", "P")}
+    assert set(prepared_study(plain, scan).edges) == {Edges("R", "L", "A", "P")}
     for path in series:  # the same pixels, said to run the other way
         image = read_headers(path)[0]
         phantoms.rewrite(path, path, ImageOrientationPatient=[-1, 0, 0, *image.orientation[3:]])
     mirrored = prepare("unlabelled", tmp_path / "set", tmp_path / "mirrored", jobs=1)
     assert Code.FLIPPED in set(mirrored.ledger.code)
     np.testing.assert_array_equal(mirrored.hu(scan), plain.hu(scan))
-    assert read_record(mirrored.folder, scan).edges == [Edges("L", "R", "A", "P")] * len(series)
+    assert prepared_study(mirrored, scan).edges == [Edges("L", "R", "A", "P")] * len(series)
 
 
 def several(cq500_root):

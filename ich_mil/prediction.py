@@ -1,0 +1,202 @@
+"""A trained model and a study in, the result of the study out, all in memory.
+
+    study = read_study("head_ct")
+    result = load_model().predict(study)
+    result.save_page("page.html")
+
+`ich-mil serve` and the Python API use these classes; `ich-mil predict` does the same for a folder of studies.
+
+Shapes: n slices of H x W pixels.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ich_mil.evaluate.deployment.triage import Triage
+from ich_mil.files import write_text
+from ich_mil.ledger import LedgerEntry
+from ich_mil.model import storage
+from ich_mil.model.assembly import ScanFacts, decision_rule, scan_result
+from ich_mil.model.folder import BUNDLED
+from ich_mil.model.maps import ScanMaps, make_maps
+from ich_mil.model.model import TrainedModel
+from ich_mil.model.predictions import Provenance, Results, ScanPrediction
+from ich_mil.model.site.triage import read_triage
+from ich_mil.network.frozen import study_features
+from ich_mil.pages.study_page import Neighbours, render_study
+from ich_mil.ranks import device
+from ich_mil.sets.preparation.identifying_texts import study_texts
+from ich_mil.sets.splits import learned_from, load_splits
+from ich_mil.sets.views import Views
+from ich_mil.study.study import Study
+
+
+class Heatmap(NamedTuple):
+    """Evidence for blood in one slice, and its standard deviation over posterior samples, each (H, W)."""
+
+    mean: np.ndarray
+    std: np.ndarray
+
+
+@dataclass(frozen=True)
+class ScanResult:
+    """Result of one study.
+
+    Attributes:
+        prediction: all numbers, as in `predictions.json`.
+        study: the study.
+        model: the model.
+    """
+
+    prediction: ScanPrediction
+    study: Study
+    model: "Model"
+
+    @property
+    def probability(self) -> float:
+        """Calibrated probability of a hemorrhage: mean over posterior samples."""
+        return self.prediction.probability
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Central 95 % of the posterior samples of the probability."""
+        return self.prediction.interval_95
+
+    @property
+    def decision(self) -> str:
+        """`positive`, `negative`, or `look`: undecided. An incomplete study is never `negative`."""
+        return self.prediction.decision
+
+    @property
+    def ledger(self) -> tuple[LedgerEntry, ...]:
+        """Refusals, corrections and notes on the input."""
+        return self.prediction.ledger
+
+    @property
+    def slices(self) -> pd.DataFrame:
+        """One row per slice, index `slice` from 1, the lowest: position_mm, probability, std, low, high."""
+        rows = [
+            (part.slice + 1, part.name, part.position_mm, part.probability, part.std, *part.interval_95)
+            for part in self.prediction.slices
+        ]
+        columns = ["slice", "sop", "position_mm", "probability", "std", "low", "high"]
+        return pd.DataFrame(rows, columns=columns).set_index("slice")
+
+    @cached_property
+    def maps(self) -> ScanMaps | None:
+        """Heatmaps of the most probable slices; None for a study of one slice."""
+        return make_maps(self.model.trained, self.study.hu, self.prediction)
+
+    def heatmap(self, number: int) -> Heatmap:
+        """Heatmap of slice `number`, from 1, the lowest; only the most probable slices have one.
+
+        Raises:
+            ValueError: the slice has no heatmap.
+        """
+        mapped = [] if self.maps is None else (self.maps.slices + 1).tolist()
+        if self.maps is None or number not in mapped:
+            raise ValueError(f"slice {number} has no heatmap; slices with one: {mapped}")
+        fine = self.maps.on_grid(*self.study.hu.shape[1:])
+        row = mapped.index(number)
+        return Heatmap(fine.mean[row], fine.std[row])
+
+    def save_page(self, path: str | Path, *, names: bool = False) -> None:
+        """Write the offline page of the study; with `names`, with the patient's name and other DICOM texts.
+
+        Raises:
+            DataError: the page cannot be written, or the DICOM texts cannot be read.
+        """
+        texts = study_texts(self.study) if names else {}
+        rule = decision_rule(self.model.triage)
+        page = study_page(
+            self.prediction, self.model.trained.provenance, rule, self.study, self.maps, texts=texts
+        )
+        write_text(Path(path), page)
+
+    def save_dicom(self, folder: str | Path, *, replaced: Sequence[Path] = ()) -> list[Path]:
+        """Write DICOM results into `folder` and return their paths; see `write_dicom_results`."""
+        from ich_mil.dicom_results.write import write_dicom_results  # imports highdicom
+
+        return write_dicom_results(
+            self.prediction, self.results, self.study, self.maps, Path(folder), replaced=replaced
+        )
+
+    @property
+    def results(self) -> Results:
+        """Content of `predictions.json` for this study alone."""
+        rule = decision_rule(self.model.triage)
+        return Results("new", self.model.trained.provenance, rule, (self.prediction,), ())
+
+
+class Model:
+    """A trained model that predicts studies.
+
+    Attributes:
+        trained: networks with their heads and calibration.
+        triage: thresholds of the decision; None: decision by the interval.
+        learned: keys of the scans that the model was trained or calibrated on.
+    """
+
+    def __init__(self, trained: TrainedModel, triage: Triage | None = None) -> None:
+        self.trained, self.triage = trained, triage
+        splits = trained.folder / "splits.csv"
+        self.learned = learned_from(load_splits(splits)) if splits.is_file() else {}
+
+    def predict(self, study: Study) -> ScanResult:
+        """Predict a study: probability, uncertainty and decision of the scan and of each slice."""
+        networks = [member.cnn for member in self.trained.members if member.cnn]
+        views = Views.of([study_features(network.to(device()), study) for network in networks])
+        predictions, explained = self.trained.explain(views)
+        unlikeness = float(self.trained.unlikeness(views)[0])
+        parts = (views.features, predictions, explained, 0, ScanFacts.of(study))
+        options = {"triage": self.triage, "learned": self.learned, "unlikeness": unlikeness}
+        return ScanResult(scan_result(*parts, **options), study, self)  # type: ignore[arg-type]
+
+
+def load_model(path: str | Path | None = None, *, triage: str | Path | None = None) -> Model:
+    """Load a trained model that reads pictures.
+
+    Args:
+        path: folder of a run or an ensemble; None: the bundled model.
+        triage: thresholds of `ich-mil triage`; None: decision by the interval.
+
+    Raises:
+        ModelError: the folder holds no finished model with a CNN, or the thresholds are of another model.
+        DataError: the thresholds or `splits.csv` cannot be read.
+    """
+    trained = storage.load_model(BUNDLED if path is None else path)
+    trained.check_input(pictures=True)
+    weights = trained.provenance.weights
+    return Model(trained, None if triage is None else read_triage(Path(triage), weights=weights))
+
+
+def study_page(
+    scan: ScanPrediction,
+    model: Provenance,
+    rule: str,
+    study: Study,
+    maps: ScanMaps | None,
+    *,
+    texts: Mapping[str, str] = {},
+    run_link: str = "",
+    neighbours: Neighbours | None = None,
+) -> str:
+    """Page of a study as one HTML document; arguments as in `render_study`."""
+    return render_study(
+        scan,
+        model,
+        rule,
+        study.hu,
+        maps,
+        edges=study.edges,
+        texts=texts,
+        spacing_mm=study.pixel_mm if min(study.pixel_mm) > 0 else None,
+        run_link=run_link,
+        neighbours=neighbours,
+    )

@@ -1,0 +1,54 @@
+"""Read one study from a folder of DICOM files into memory; `prepare` writes the same for a whole data set."""
+
+from pathlib import Path
+
+from ich_mil.errors import DataError
+from ich_mil.sets.layouts.folder import FolderCollection
+from ich_mil.sets.preparation.index import HeaderIndex
+from ich_mil.sets.preparation.scan import ScanTask, read_scan
+from ich_mil.sets.scan_names import folder_of, own_folders
+from ich_mil.study.contrast import read_site_phrases
+from ich_mil.study.series import AVERAGE_TO_MM
+from ich_mil.study.study import Study
+
+
+def read_study(
+    folder: str | Path, *, thickness_mm: float = AVERAGE_TO_MM, contrast_words: Path | None = None
+) -> Study:
+    """Read the head CT of the one study in a folder, at any depth.
+
+    The series that shows a plain axial head is chosen; its slices are ordered, converted to Hounsfield units,
+    and averaged where they are thin.
+
+    Args:
+        folder: folder of the DICOM files of one study.
+        thickness_mm: thin slices are averaged to about this thickness in mm; 0 leaves them unchanged.
+        contrast_words: a CSV file with contrast words of the site (`ich_mil.study.contrast`).
+
+    Raises:
+        ConfigError: the contrast words cannot be used.
+        DataError: no such folder, no CT slice, several studies, or no series that shows a head.
+    """
+    site = read_site_phrases(contrast_words)
+    collection = FolderCollection(Path(folder), labelled=False)
+    with HeaderIndex(None, collection, layout="unlabelled") as index:
+        n_files = index.update(jobs=1)
+        scans = list(index.scans())
+        refused = list(index.refused())
+        if not scans:
+            reason = f"none of its {n_files} files is a CT slice; the first: {refused[0].detail}"
+            raise DataError(f"{folder}: {reason}")
+        if len(scans) > 1:
+            raise DataError(
+                f"{folder}: holds {len(scans)} studies; name the folder of one, or use 'ich-mil predict'"
+            )
+        (scan,) = scans
+        root = collection.root.absolute()
+        record, hu = read_scan(ScanTask(scan.scan, index.headers(scan.scan), thickness_mm, root, site))
+        ledger = (*refused, *index.lost_slices(), *record.entries)
+    if hu is None:
+        raise DataError(f"{folder}: no slice can be used; {record.entries[-1].detail}")
+    folders = own_folders((scan.scan, folder_of(source.path)) for source in scan.sources)
+    return Study(
+        scan.scan, record.patient, hu, record.slices, record.pixel_mm, ledger, root, folders[scan.scan]
+    )

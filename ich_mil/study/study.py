@@ -1,0 +1,75 @@
+"""One study in memory: the head CT series that was chosen, as Hounsfield units, with its geometry and ledger.
+
+Made from DICOM files by `ich_mil.sets.preparation.read.read_study`, or from a prepared set by
+`PreparedSet.study`.
+
+Shapes: n slices of H x W pixels.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ich_mil.ledger import LedgerEntry
+from ich_mil.study.files.header import slice_file
+from ich_mil.study.geometry.planes import Edges, edges_of
+
+
+@dataclass(frozen=True)
+class Study:
+    """Slices of one study, lowest first.
+
+    Attributes:
+        id: StudyInstanceUID, or the scan id of a data set.
+        patient: pseudonymous patient key; the id where the files have no PatientID.
+        hu: (n, H, W) int16 Hounsfield units.
+        rows: for each slice, `sources` (paths below `root`, with frames), `sops` (SOP instance UIDs of the
+            sources), `sop` and `orientation` of the middle source, `position_mm`, `corrections` (ledger
+            codes), `content` (a digest of the pixels).
+        pixel_mm: spacing of rows and of columns, mm; 0 where unknown.
+        ledger: refusals, corrections and choices of its files.
+        root: folder of the DICOM files.
+        folder: folder below `root` that holds files of this study alone; '' where there is none.
+    """
+
+    id: str
+    patient: str
+    hu: np.ndarray
+    rows: Sequence[dict[str, Any]]
+    pixel_mm: tuple[float, float]
+    ledger: tuple[LedgerEntry, ...]
+    root: Path
+    folder: str = ""
+
+    @property
+    def slices(self) -> pd.DataFrame:
+        """One row per slice: sop, position_mm, position (0 lowest, 1 highest), corrections, content."""
+        table = pd.DataFrame(
+            [{name: row[name] for name in ("sop", "position_mm", "content")} for row in self.rows]
+        )
+        low, span = table.position_mm.iloc[0], float(np.ptp(table.position_mm))
+        table["position"] = (table.position_mm - low) / span if span else 0.5
+        table["corrections"] = ["|".join(row["corrections"]) for row in self.rows]
+        return table.round({"position_mm": 3, "position": 5})
+
+    @property
+    def spacing(self) -> tuple[float, float, float]:
+        """Median distance of slices, spacing of rows and of columns, mm; 0 where unknown."""
+        steps = np.diff([row["position_mm"] for row in self.rows])
+        return (float(median(steps)) if len(steps) else 0.0, *self.pixel_mm)
+
+    @property
+    def edges(self) -> list[Edges | None]:
+        """Sides of the patient at the edges of each slice; None where the orientation is unknown."""
+        return [edges_of(row["orientation"]) for row in self.rows]
+
+    @property
+    def files(self) -> list[Path]:
+        """DICOM files, lowest slice first; a multi-frame file is listed once."""
+        names = (name for row in self.rows for name in row["sources"])
+        return list(dict.fromkeys(slice_file(self.root, name)[0] for name in names))

@@ -1,0 +1,99 @@
+"""The public way: a study in, a result out, in memory; the same numbers as the command."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pydicom import dcmread
+
+import ich_mil
+from ich_mil.model.predictions import read_results
+from ich_mil.serve.judging import judge
+from ich_mil.sets.preparation.record import prepared_study
+from ich_mil.sets.store import open_prepared
+from tests.runs_for_tests import run
+
+
+@pytest.fixture(scope="module")
+def folder(tiny):
+    return sorted((tiny / "b").glob("CQ500CT*"))[0]
+
+
+@pytest.fixture(scope="module")
+def model(tiny):
+    return ich_mil.load_model(tiny / "run")
+
+
+@pytest.fixture(scope="module")
+def result(model, folder):
+    return model.predict(ich_mil.read_study(folder))
+
+
+def test_predictions_are_those_of_the_command(tiny, folder, result, tmp_path):
+    assert run("predict", folder, "--model", tiny / "run", "--out", tmp_path / "out", "--jobs", 1) == 0
+    (stored,) = read_results(tmp_path / "out").scans
+    # order of the ledger: the command writes refused files of all studies first
+    assert replace(result.prediction, ledger=()) == replace(stored, ledger=())
+    assert sorted(result.ledger, key=str) == sorted(stored.ledger, key=str)
+    prepared = open_prepared(tmp_path / "out" / "prepared")
+    study = prepared_study(prepared, stored.scan)
+    np.testing.assert_array_equal(study.hu, result.study.hu)
+    assert (study.spacing, study.edges, study.files) == (
+        result.study.spacing,
+        result.study.edges,
+        result.study.files,
+    )
+    page = (tmp_path / "out" / "index.html").parent.glob("scan-*.html")
+    result.save_page(tmp_path / "page.html")
+    (written,) = [path.read_text() for path in page]
+    assert result.prediction.scan in (tmp_path / "page.html").read_text()
+    assert f"{100 * result.probability:.1f}"[:3] in written
+
+
+def test_slices_are_counted_from_one(result):
+    slices = result.slices
+    assert slices.index.tolist() == list(range(1, len(result.study.hu) + 1))
+    assert slices.probability.tolist() == [part.probability for part in result.prediction.slices]
+    number = int(slices.probability.idxmax())
+    heatmap = result.heatmap(number)
+    assert heatmap.mean.shape == heatmap.std.shape == result.study.hu.shape[1:]
+    row = result.maps.slices.tolist().index(number - 1)
+    np.testing.assert_array_equal(heatmap.mean, result.maps.on_grid(*heatmap.mean.shape).mean[row])
+    with pytest.raises(ValueError, match="slice 0 has no heatmap"):
+        result.heatmap(0)
+
+
+def test_dicom_results_keep_their_uids(result, tmp_path):
+    first, again = (result.save_dicom(tmp_path / name) for name in ("a", "b"))
+    assert [dcmread(path).SOPInstanceUID for path in first] == [
+        dcmread(path).SOPInstanceUID for path in again
+    ]
+
+
+def test_the_judge_writes_page_results_and_dicom(tiny, folder, result, tmp_path):
+    judge(folder, tmp_path, (), model=tiny / "run")
+    assert read_results(tmp_path) == result.results
+    assert (tmp_path / "index.html").is_file()
+    assert any((tmp_path / "dicom").glob("report-*.dcm"))
+
+
+@pytest.mark.parametrize(("name", "reason"), [("b", "holds .* studies"), ("a/absent", "no such folder")])
+def test_a_folder_that_is_no_study(tiny, name, reason):
+    with pytest.raises(ich_mil.DataError, match=reason):
+        ich_mil.read_study(tiny / name)
+
+
+def test_files_that_are_no_ct(tmp_path):
+    (tmp_path / "notes.txt").write_text("none")
+    with pytest.raises(ich_mil.DataError, match=r"none of its 1 files is a CT slice; the first: "):
+        ich_mil.read_study(tmp_path)
+
+
+def test_every_public_name_is_imported_on_first_use():
+    code = "import sys, ich_mil; assert not {'torch', 'pandas', 'numpy'} & sys.modules.keys(); "
+    code += "assert all(getattr(ich_mil, name) is not None for name in ich_mil.__all__)"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        ich_mil.nothing  # noqa: B018
