@@ -372,7 +372,7 @@ def test_dask_cluster_gives_the_same_set(rsna_root, prepared, tmp_path):
     """joblib's dask backend: the same call in another context, both workers take part."""
     distributed = pytest.importorskip("distributed")
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
         joblib.parallel_config(backend="dask"),
     ):
