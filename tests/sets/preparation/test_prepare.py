@@ -191,10 +191,10 @@ def test_fingerprint_follows_the_pixels(study, tmp_path):
 def test_file_that_changes_while_it_is_read(study, tmp_path, monkeypatch):
     path, other = sorted((study / "a").iterdir())[3:5]
 
-    def swapped(tasks):
+    def swapped(tasks, out):
         path.write_bytes(other.read_bytes())
         os.utime(path, (1e9, 1e9))
-        return module.prepare_scans(tasks)
+        return module.prepare_scans(tasks, out)
 
     scan = read_headers(path)[0].study_uid
     with monkeypatch.context() as patch:
