@@ -97,9 +97,10 @@ def test_extras_that_fit_no_scan(tmp_path):
 
 def test_age_and_sex_of_dicom_headers(monkeypatch):
     texts = {"a": {"PatientAge": "063Y", "PatientSex": "F"}, "b": {"PatientAge": "", "PatientSex": "O"}}
-    monkeypatch.setattr(module, "study_texts", lambda _, scan: texts[scan])
-    prepared = SimpleNamespace(part_of=lambda _: None)
-    found = SetSettings("folder", "d", covariates="header").extras.read(["a", "b"], prepared).covariates
+    monkeypatch.setattr(module, "prepared_study", lambda _, scan: scan)
+    monkeypatch.setattr(module, "study_texts", texts.get)
+    sources = SetSettings("folder", "d", covariates="header").extras
+    found = sources.read(["a", "b"], SimpleNamespace()).covariates
     assert found["a"] == {"age": 63.0, "sex": 1.0}
     assert np.isnan([*found["b"].values()]).all()
 
