@@ -9,15 +9,9 @@ from ich_mil.convergence import bulk_ess
 from ich_mil.multikernel.chains import Chains, SamplerSettings
 from ich_mil.multikernel.marginal import Marginal
 from ich_mil.multikernel.surrogate import Surrogate
-from tests.multikernel.problems import (
-    approximation,
-    hermite_grid,
-    random_problem,
-    random_sources,
-    two_class_evidence,
-)
+from tests.multikernel.problems import hermite_grid, random_sources, two_class_evidence
 
-FAST = SamplerSettings(chains=4, burn_in=100, draws=30, importance=4)
+FAST = SamplerSettings(chains=4, burn_in=100, draws=20, importance=4)
 
 
 @pytest.fixture(scope="module")
@@ -48,40 +42,25 @@ def truth(problem):
 
 
 @pytest.mark.parametrize(
-    ("method", "proposal", "importance"),
-    [
-        ("pseudo_marginal", "random_walk", 1),
-        ("pseudo_marginal", "surrogate", 1),
-        ("ancillary", "random_walk", 1),
-    ],
+    ("method", "proposal"),
+    [("pseudo_marginal", "random_walk"), ("pseudo_marginal", "surrogate"), ("ancillary", "random_walk")],
 )
-def test_chains_find_the_posterior_on_the_grid(problem, truth, method, proposal, importance):
+def test_chains_find_the_posterior_on_the_grid(problem, truth, method, proposal):
     settings = SamplerSettings(
-        method,
-        proposal,
-        chains=16,
-        burn_in=150,
-        draws=350,
-        importance=importance,
-        prior_shape=2,
-        prior_rate=0.5,
+        method, proposal, chains=16, burn_in=150, draws=200, importance=1, prior_shape=2, prior_rate=0.5
     )
     chains = Chains(*problem, settings)
     chains.run()
     x = chains.log_theta[..., 0]  # (R, T, 2)
     for value, wanted in zip((x.exp(), x, (x < torch.tensor(0.5).log()).double()), truth, strict=True):
         error = value.std() / bulk_ess(x).sum().sqrt()
-        assert abs(float(value.mean()) - wanted) < 4 * float(error), (
-            float(value.mean()),
-            wanted,
-            float(error),
-        )
+        assert abs(float(value.mean()) - wanted) < 4 * float(error)
     rates = chains.acceptance
     assert 0.15 < rates["random_walk"] < 0.35
     assert rates.get("surrogate", 1) > 0.5
 
 
-def test_the_estimate_is_carried_until_a_move_is_accepted(problem):
+def test_estimate_is_carried_until_a_move(problem):
     chains = Chains(*problem, replace(FAST, importance=1))
     chains.run()
     draws, levels = chains.state["draws"], chains.state["levels"]
@@ -101,14 +80,6 @@ def test_proposals_are_frozen_after_the_burn_in(problem):
     assert torch.equal(chains.state["covariance"], shape)
 
 
-def test_laplace_uses_the_evidence_of_the_approximation():
-    theta, S, labels = random_problem(4, 3, 2, 8)
-    generator = torch.Generator().manual_seed(0)
-    start = torch.zeros(4, 3, 8, dtype=torch.float64)
-    point = Marginal(S, labels, method="laplace", importance=1).evaluate(theta, generator, start)
-    torch.testing.assert_close(point.level, approximation(theta, S, labels).log_evidence)
-
-
 def test_the_picked_draw_follows_the_posterior_of_f(problem):
     """Mean of f¹ - f² against quadrature."""
     S, hot = problem
@@ -126,10 +97,10 @@ def test_the_picked_draw_follows_the_posterior_of_f(problem):
 
 
 @pytest.mark.parametrize("method", ["pseudo_marginal", "laplace", "ancillary"])
-def test_a_run_that_stops_goes_on_to_the_bit(problem, method):
+def test_stopped_run_goes_on_to_the_bit(problem, method):
     whole = Chains(*problem, replace(FAST, method=method))
     whole.run()
-    for stop in (30, FAST.burn_in, FAST.burn_in + 7):
+    for stop in (FAST.burn_in, FAST.burn_in + 7):
         first = Chains(*problem, replace(FAST, method=method))
         first.run(steps=stop)
         saved = {name: value.clone() for name, value in first.checkpoint().items()}
@@ -141,14 +112,14 @@ def test_a_run_that_stops_goes_on_to_the_bit(problem, method):
 
 
 def test_a_seed_decides_everything(problem):
-    runs = [Chains(*problem, replace(FAST, random_state=seed)) for seed in (0, 0, 1)]
+    runs = [Chains(*problem, replace(FAST, draws=10, random_state=seed)) for seed in (0, 0, 1)]
     for run in runs:
         run.run()
     assert torch.equal(runs[0].log_theta, runs[1].log_theta)
     assert not torch.equal(runs[0].log_theta, runs[2].log_theta)
 
 
-def test_the_emulator_knows_a_smooth_function_and_its_bounds():
+def test_emulator_of_a_smooth_function():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(600, 3, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 2.0, 0.3]) + 1
 

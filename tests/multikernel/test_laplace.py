@@ -73,18 +73,6 @@ def test_the_draw_has_exactly_the_dense_covariance(C, d, n):
     assert float(zero.abs().max()) == 0
 
 
-def test_draws_have_the_dense_moments_within_monte_carlo_error():
-    theta, S, labels = random_problem(2, 3, 2, 5)
-    q = approximation(theta, S, labels)
-    draws = 200_000
-    delta = draw(q, theta, square_roots(S), noise_of(q, 2, draws))[0].flatten(0, 1)
-    covariance_ = torch.linalg.inv(dense(q)[2])
-    spread = covariance_.diagonal().sqrt()
-    assert float((delta.mean(1).abs() / spread).max()) < 5 / draws**0.5
-    error = (delta @ delta.mT / draws - covariance_).abs() / (spread[:, None] * spread)
-    assert float(error.max()) < 5 * (2 / draws) ** 0.5
-
-
 @pytest.mark.parametrize(("C", "d", "n"), SIZES)
 def test_log_density_equals_that_of_a_dense_normal(C, d, n):
     theta, S, labels = random_problem(2, C, d, n)
@@ -116,43 +104,23 @@ def estimates(K, theta, S, labels, *, size, seed):
     return weights.sub(q.log_evidence[:, None]).exp().mean(-1), float(q.log_evidence[0])
 
 
-def test_the_estimate_is_unbiased_two_classes_against_quadrature():
+@pytest.mark.parametrize(("C", "d", "seed", "scale"), [(2, 1, 3, 3), (3, 2, 4, 2)])
+def test_the_estimate_is_unbiased(C, d, seed, scale):
+    """Against quadrature for two classes, and a long run for three."""
     R = 40_000
-    theta, S, labels = random_problem(1, 2, 1, 6, seed=3)
-    theta = 3 * theta
-    K = covariance(theta, S)[0]
-    truth = two_class_evidence(K[0] + K[1], labels[0, 0], nodes=10)
-    ratio, level = estimates(
-        K.expand(R, -1, -1, -1), theta.expand(R, -1, -1), S, labels.expand(R, -1, -1), size=2, seed=1
-    )
-    wanted = torch.tensor(truth - level).exp()
-    error = float(ratio.std()) / R**0.5
-    assert abs(float(wanted) - 1) > 10 * error, "Laplace's evidence itself would pass"
-    assert abs(float(ratio.mean() - wanted)) < 4 * error
-
-
-def test_the_estimate_is_unbiased_three_classes_against_a_long_run():
-    R = 40_000
-    theta, S, labels = random_problem(1, 3, 2, 6, seed=4)
-    theta = 2 * theta
+    theta, S, labels = random_problem(1, C, d, 6, seed=seed)
+    theta = scale * theta
     K = covariance(theta, S)
-    truth, truth_error = long_run_evidence(K[0], labels[0], draws=1_000_000)
-    ratio, level = estimates(
-        K.expand(R, -1, -1, -1), theta.expand(R, -1, -1), S, labels.expand(R, -1, -1), size=2, seed=2
-    )
+    if C == 2:
+        truth, truth_error = two_class_evidence(K[0].sum(0), labels[0, 0], nodes=10), 0.0
+    else:
+        truth, truth_error = long_run_evidence(K[0], labels[0], draws=500_000)
+    many = (K.expand(R, -1, -1, -1), theta.expand(R, -1, -1), S, labels.expand(R, -1, -1))
+    ratio, level = estimates(*many, size=2, seed=1)
     wanted = float(torch.tensor(truth - level).exp())
     error = (float(ratio.var()) / R + (truth_error * wanted) ** 2) ** 0.5
     assert abs(wanted - 1) > 10 * error, "Laplace's evidence itself would pass"
     assert abs(float(ratio.mean()) - wanted) < 4 * error
-
-
-def test_one_class_reduces_nothing_else_than_the_difference():
-    """With two classes the evidence depends on K_1 + K_2 alone."""
-    theta, S, labels = random_problem(1, 2, 1, 6)
-    swapped = theta.flip(1)
-    torch.testing.assert_close(
-        approximation(theta, S, labels).log_evidence, approximation(swapped, S, labels).log_evidence
-    )
 
 
 def test_a_start_far_away_finds_the_same_mode():

@@ -101,28 +101,23 @@ def test_samples_and_plug_in_against_their_definitions(fitted, test):
 
 
 def test_order_of_instances_does_not_matter(fitted, train, test):
-    rng = np.random.default_rng(2)
+    """Nor do units of features."""
+    scales, rng = [np.array([1000.0, 0.01]), np.array([5.0])], np.random.default_rng(2)
 
     def shuffled(data: Bags) -> tuple[Bags, list[NDArray[np.int64]]]:
-        X, bags, y = data
-        orders = [rng.permutation(len(x)) for x in X]
-        return (
-            [x[o] for x, o in zip(X, orders, strict=True)],
-            [b[o] for b, o in zip(bags, orders, strict=True)],
-            y,
-        ), orders
+        orders = [rng.permutation(len(x)) for x in data[0]]
+        X, bags = ([part[o] for part, o in zip(parts, orders, strict=True)] for parts in data[:2])
+        return ([x * scale + 7 for x, scale in zip(X, scales, strict=True)], bags, data[2]), orders
 
-    again, _ = shuffled(train)
-    model = MultimodalMIL(**QUICK).fit(*again)
-    np.testing.assert_allclose(model.coef_["mean"], fitted.coef_["mean"], rtol=1e-6, atol=1e-8)
+    model = MultimodalMIL(**QUICK).fit(*shuffled(train)[0])
     (X, bags, _), orders = shuffled(test)
-    np.testing.assert_allclose(
-        fitted.predict_bag_proba(X, bags), fitted.predict_bag_proba(*test[:2]), rtol=1e-12
+    want = fitted.predict_bag_proba(*test[:2])
+    np.testing.assert_allclose(model.predict_bag_proba(X, bags), want, atol=1e-6)
+    instances = zip(
+        model.predict_instance_proba(X, bags), fitted.predict_instance_proba(*test[:2]), orders, strict=True
     )
-    for p, want, order in zip(
-        fitted.predict_instance_proba(X, bags), fitted.predict_instance_proba(*test[:2]), orders, strict=True
-    ):
-        np.testing.assert_allclose(p, want[order], rtol=1e-12)
+    for p, wanted, order in instances:
+        np.testing.assert_allclose(p, wanted[order], atol=1e-6)
 
 
 def test_a_bag_is_the_same_in_any_company(fitted, test):
@@ -143,13 +138,6 @@ def test_a_modality_may_be_missing_everywhere_in_prediction(fitted, test):
     assert without.sum() > 10
     np.testing.assert_allclose(p[without], both[without], rtol=1e-12)
     assert np.abs(p - both)[~without].max() > 0.05
-
-
-def test_units_of_features_do_not_matter(fitted, train, test):
-    scale = [np.array([1000.0, 0.01]), np.array([5.0])]
-    model = MultimodalMIL(**QUICK).fit([x * s + 7 for x, s in zip(train[0], scale, strict=True)], *train[1:])
-    p = model.predict_bag_proba([x * s + 7 for x, s in zip(test[0], scale, strict=True)], test[1])
-    np.testing.assert_allclose(p, fitted.predict_bag_proba(*test[:2]), atol=1e-6)
 
 
 def test_three_modalities_and_names_of_bags():
@@ -212,18 +200,14 @@ def test_bad_input_is_one_clear_error(train):
         "no bag has it": changed(train, X=[X[0], np.empty((0, 1))], bags=[bags[0], np.empty(0, int)]),
         "row 4 of X holds NaN": changed(train, X=[nan, X[1]]),
         "must be a list": changed(train, X=X[0]),
-        "one array for each": changed(train, X=X[:1]),
         "bags of shape": changed(train, bags=[bags[0][:-1], bags[1]]),
         "but labels of shape": changed(train, y=y[:-1]),
         "have no label": changed(train, y=np.where(np.arange(300) == 7, np.nan, y)),
         "no label: 10": (X, text, names.drop("10").sort_index()),
         "in another order": (X, text, names),
-        "must be 0 or 1": changed(train, y=y + 1),
         "both labels are needed": changed(train, y=np.ones(300, int)),
         "every column is constant": changed(train, X=[X[0], np.ones_like(X[1])]),
-        "by text in all": changed(train, bags=[bags[0], bags[1].astype(str)]),
         "has no bag": changed(train, bags=[np.where(np.arange(len(bags[0])) == 2, np.nan, bags[0]), bags[1]]),
-        "of numbers .*inhomogeneous": changed(train, X=[[[1.0, 2.0], [3.0]], X[1]]),
         "of numbers": changed(train, X=[X[0].astype(str).astype(object) + "x", X[1]]),
     }
     for told, case in cases.items():

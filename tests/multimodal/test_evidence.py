@@ -48,7 +48,7 @@ def test_evidence_is_the_expected_addition_to_the_score(fitted):
     torch.testing.assert_close(head.evidence(x.double(), draws), torch.stack(wanted))
 
 
-def test_a_map_sums_to_the_difference_from_the_mean_slice(fitted, monkeypatch):
+def test_map_sums_to_difference_from_mean_slice(fitted, monkeypatch):
     cnn, head, pictures, _ = fitted
     monkeypatch.setattr(heatmap, "PATH_POINTS", 128)
     scan = pictures[20:28]

@@ -30,12 +30,10 @@ def table(path, texts):
         ("head injury, GCS 14, rule out ICH", False),
         ("?SDH", False),
         ("evaluate for hemorrhage", False),
-        ("please exclude intracranial bleeding", False),
         ("concern for subarachnoid hemorrhage", False),
         ("s/p evacuation of SDH", False),
         ("No acute intracranial hemorrhage.", True),
         ("Small right subdural hematoma.", True),
-        ("Normal head CT.", True),
     ],
 )
 def test_what_states_the_result(text, stated):
@@ -43,7 +41,7 @@ def test_what_states_the_result(text, stated):
     assert states_result(statement) == stated
 
 
-def test_a_request_that_states_the_result_is_left_out_as_a_whole(tmp_path, capsys):
+def test_requests_that_state_the_result_are_left_out(tmp_path, capsys):
     texts = REQUESTS | {"s3": "Fall. Small right subdural hematoma."}
     path = table(tmp_path / "requests.csv", texts)
     extras = ExtraSources(requests=path).read(texts)
@@ -79,7 +77,6 @@ def test_covariates_are_numbers_ages_and_sexes(tmp_path):
     [
         ("scan\na\n", "no column besides scan"),
         ("scan,age\na,old\n", "'a': age must be a number"),
-        ("scan,gcs\na,inf\n", "'a': gcs must be a number"),
         ("scan,subdural_hematoma\na,1\n", "names hemorrhage"),
         ("scan,age\na,1\na,2\n", "'?a'?"),
     ],
@@ -90,7 +87,7 @@ def test_covariates_that_cannot_be_used(tmp_path, text, told):
         read_covariates(tmp_path / "c.csv")
 
 
-def test_tables_of_other_scans_and_headers_of_feature_files(tmp_path):
+def test_extras_that_fit_no_scan(tmp_path):
     path = table(tmp_path / "requests.csv", REQUESTS)
     with pytest.raises(DataError, match=r"requests\.csv: holds nothing of the scans"):
         ExtraSources(requests=path).read(["other"])
@@ -100,14 +97,15 @@ def test_tables_of_other_scans_and_headers_of_feature_files(tmp_path):
 
 def test_age_and_sex_of_dicom_headers(monkeypatch):
     texts = {"a": {"PatientAge": "063Y", "PatientSex": "F"}, "b": {"PatientAge": "", "PatientSex": "O"}}
-    monkeypatch.setattr(module, "study_texts", lambda _, scan: texts[scan])
-    prepared = SimpleNamespace(part_of=lambda _: None)
-    found = SetSettings("folder", "d", covariates="header").extras.read(["a", "b"], prepared).covariates
+    monkeypatch.setattr(module, "prepared_study", lambda _, scan: scan)
+    monkeypatch.setattr(module, "study_texts", texts.get)
+    sources = SetSettings("folder", "d", covariates="header").extras
+    found = sources.read(["a", "b"], SimpleNamespace()).covariates
     assert found["a"] == {"age": 63.0, "sex": 1.0}
     assert np.isnan([*found["b"].values()]).all()
 
 
-def test_the_embedding_is_that_of_scikit_learn_and_forgets_rare_words():
+def test_embedding_of_sentences():
     sentences = [*["fall on warfarin"] * 3, *["headache for a year"] * 4, "John Doe fell"]
     found = SentenceEmbedding.fit(sentences, features=2, seed=0)
     assert "doe" not in found.words
@@ -129,15 +127,9 @@ BASE = ["--out", "x", "--train.layout", "features", "--train.root", "f.csv"]
     ("words", "told"),
     [
         (["--train.requests", "r.csv"], "inputs of head.family multimodal"),
-        (
-            ["--head.family", "multimodal", "--head.n_inducing", "9"],
-            "n_inducing is a setting of Gaussian-process heads",
-        ),
+        (["--head.family", "multimodal", "--head.n_inducing", "9"], "n_inducing is a setting of Gaussian"),
         (["--head.family", "multimodal", "--multimodal.restarts", "0"], "multimodal.restarts must be"),
-        (
-            ["--head.family", "multimodal", "--multimodal.text_features", "0"],
-            "multimodal.text_features: ",
-        ),
+        (["--head.family", "multimodal", "--multimodal.text_features", "0"], "multimodal.text_features: "),
         (["--train.requests", "r.csv", "--train.reports", "r.csv"], "name one of them"),
     ],
 )

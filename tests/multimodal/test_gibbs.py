@@ -48,7 +48,7 @@ def test_posterior_means_against_quadrature():
     np.testing.assert_allclose(draws.var(0), np.array(square) - np.array(mean) ** 2, rtol=0.12)
 
 
-def test_coefficients_keep_their_prior_where_labels_are_simulated_too():
+def test_coefficients_keep_their_prior_with_simulated_labels():
     """Geweke: alternate a sweep with new labels from the model; the coefficients must follow the prior."""
     rng = np.random.default_rng(1)
     X, bags, y, _ = simulated(12, rng, most=2)

@@ -41,7 +41,7 @@ def test_the_likelihood_against_enumeration():
         assert abs(float(got) - want) < tolerance * len(y)
 
 
-def test_modes_are_tops_and_the_covariance_is_their_curvature():
+def test_modes_and_their_curvature():
     model = model_of(*simulated(80, np.random.default_rng(2))[:3])
     starts = random_starts(model, 2, torch.Generator().manual_seed(0))
     q, evidence = laplace(model, fit_variational(model, starts, sweeps=300, tolerance=1e-4))
@@ -79,7 +79,7 @@ def test_intervals_hold_the_truth_and_probabilities_are_better():
     assert inside["variational"] <= 3
 
 
-def test_many_bags_start_from_the_best_restart_on_some():
+def test_many_bags_start_from_a_screened_restart():
     """The mode on all bags is the same, whether its start has seen all of them or a third."""
     train = simulated(300, np.random.default_rng(5), scale=1.0)[:3]
     models = [MultimodalMIL(restarts=2, samples=50, screen=screen).fit(*train) for screen in (100, 1000)]

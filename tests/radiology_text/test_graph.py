@@ -25,17 +25,8 @@ def test_counts_by_hand():
     assert graph.counts.tolist() == [2, 2, 2]
     # one gap: aa-bb, bb-cc, cc-aa, cc-bb; two gaps: aa-cc, bb-aa
     np.testing.assert_array_equal(graph.adjacency.toarray(), [[0, 2, 2], [2, 0, 2], [2, 2, 0]])
-
-
-def test_windows_end_with_the_text():
-    together = build_graph(["aa bb cc dd"], words=PLAIN, window=1)
-    apart = build_graph(["aa bb", "cc dd"], words=PLAIN, window=1)
-    assert weight(together, "bb", "cc") == 1
-    assert weight(apart, "bb", "cc") == 0
-
-
-def test_a_longer_gap_than_the_window_is_no_edge():
-    assert weight(build_graph(["aa bb cc dd"], words=PLAIN, window=2), "aa", "dd") == 0
+    apart = build_graph(["aa bb", "cc dd ee"], words=PLAIN, window=1)  # windows end with the text
+    assert (weight(apart, "bb", "cc"), weight(apart, "cc", "ee")) == (0, 0)
 
 
 def test_stop_and_rare_words_are_removed_before_windows():
@@ -44,7 +35,7 @@ def test_stop_and_rare_words_are_removed_before_windows():
     assert weight(graph, "brain", "bleed") == 2
 
 
-def test_a_stem_is_shown_in_its_most_frequent_form():
+def test_stem_in_its_most_frequent_form():
     graph = build_graph(["bleeding bleeds bleeding brain"])
     assert dict(zip(graph.stems, graph.forms, strict=True)) == {"bleed": "bleeding", "brain": "brain"}
 
@@ -70,23 +61,15 @@ def test_likelihood_weights_by_hand():
     graph = build_graph(["aa bb", "aa bb", "aa cc"], words=PLAIN, window=1, weights="likelihood")
     assert counts.degrees.tolist() == [3, 2, 1]
     expected = 3 * 2 / 6
-    assert weight(graph, "aa", "bb") == pytest.approx(
-        2 * (2 * np.log(2 / expected) - (2 - expected)), rel=1e-12
-    )
-
-
-def test_a_pair_that_chance_explains_is_no_edge():
-    graph = build_graph(
-        ["aa bb", "aa cc", "bb cc", "aa bb cc bb aa"], words=PLAIN, window=1, weights="likelihood"
-    )
-    counts = build_graph(["aa bb", "aa cc", "bb cc", "aa bb cc bb aa"], words=PLAIN, window=1)
+    wanted = 2 * (2 * np.log(2 / expected) - (2 - expected))
+    assert weight(graph, "aa", "bb") == pytest.approx(wanted, rel=1e-12)
+    texts = ["aa bb", "aa cc", "bb cc", "aa bb cc bb aa"]
+    counts, graph = (build_graph(texts, words=PLAIN, window=1, weights=w) for w in ("count", "likelihood"))
     d, A = counts.degrees, counts.adjacency.toarray()
-    chance = np.outer(d, d) / d.sum() >= A
-    assert (graph.adjacency.toarray()[chance] == 0).all()
-    assert (graph.adjacency.toarray()[~chance] > 0).all()
+    np.testing.assert_array_equal(graph.adjacency.toarray() > 0, np.outer(d, d) / d.sum() < A)
 
 
-@pytest.mark.parametrize("texts", [[], [""], ["the of and"], ["hemorrhage"], ["bleed bleeding"]])
+@pytest.mark.parametrize("texts", [[], ["the of and"], ["bleed bleeding"]])
 def test_fewer_than_two_words(texts):
     with pytest.raises(DataError, match="two different words"):
         build_graph(texts)
@@ -96,9 +79,6 @@ def test_fewer_than_two_words(texts):
 def test_parameters_out_of_range(bad):
     with pytest.raises(ConfigError):
         build_graph(["aa bb"], **bad)
-
-
-def test_an_unknown_language():
     with pytest.raises(ConfigError, match="klingon"):
         build_graph(["aa bb"], words=Words("klingon"))
 
@@ -127,8 +107,3 @@ def test_textrank_solves_its_equation(graph):
     G = A / A.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(theta, 0.15 + 0.85 * G.T @ theta, rtol=1e-9)
     assert theta.mean() == pytest.approx(1.0, rel=1e-9)
-
-
-def test_little_damping_leaves_the_known_words_alone(graph):
-    known = np.arange(len(graph.stems)) < 2
-    np.testing.assert_allclose(semi_supervised(graph, known, damping=1e-9), known, atol=1e-8)

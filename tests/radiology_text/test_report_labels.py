@@ -18,9 +18,7 @@ def labelled(*reports):
     [
         ("Small subdural hematoma. No midline shift.", "positive", "stated"),
         ("Small subdural hematoma. No acute hemorrhage.", "positive", "stated"),
-        ("Small subdural hematoma. No subarachnoid hemorrhage.", "positive", "stated"),
         ("Small subdural hematoma. No new hemorrhage.", "positive", "stated"),
-        ("Subdural hematoma. Possible subarachnoid hemorrhage.", "positive", "stated"),
         ("Small subdural hematoma. No intracranial hemorrhage.", "uncertain", "contradiction"),
         ("No acute hemorrhage. Scalp hematoma.", "negative", "denied"),
         ("No hemorrhage. No new hemorrhage.", "negative", "denied"),
@@ -45,28 +43,24 @@ def test_one_report(text, outcome, decided):
     ("first", "second", "outcome", "reason"),
     [
         ("SDH.", "No hemorrhage.", "uncertain", "disagree"),
-        ("SDH.", "Subarachnoid hemorrhage.", "positive", ""),
         ("SDH.", "Possible hemorrhage.", "positive", ""),
         ("No hemorrhage.", "Possible hemorrhage.", "uncertain", "hedged"),
         ("No hemorrhage.", "No new hemorrhage.", "negative", ""),
         ("No hemorrhage.", "Addendum: measured again.", "negative", ""),
-        ("No new hemorrhage.", "Addendum.", "uncertain", "implied"),
     ],
 )
 def test_two_reports_of_one_scan_in_either_order(first, second, outcome, reason):
     for texts in ((first, second), (second, first)):
         (label,) = labelled(*(("S", text) for text in texts))
-        assert label.outcome == outcome
-        if reason != "implied":
-            assert label.reason == reason
+        assert (label.outcome, label.reason) == (outcome, reason)
 
 
-def test_kinds_of_all_positive_reports_in_the_order_of_the_reports():
+def test_kinds_of_all_positive_reports():
     labels = labelled(("B", "SDH."), ("A", "No hemorrhage."), ("B", "Subarachnoid hemorrhage."))
     assert [(one.scan, one.kinds) for one in labels] == [("B", ("sah", "sdh")), ("A", ())]
 
 
-def test_statements_of_the_history_are_other_and_say_where_they_stood():
+def test_statements_of_the_history_are_other():
     ((history, finding),) = read_sentences([Report("r", "S", "HISTORY: SDH. FINDINGS: SDH.")])
     assert (history.verdict.label, history.verdict.evidence) == ("other", ("HISTORY:", "SDH"))
     assert (finding.verdict.label, finding.verdict.kinds) == ("present", ("sdh",))

@@ -59,10 +59,9 @@ def test_a_table(tmp_path):
     assert read_reports(path) == ([Report("A", "A", "No bleed,\nnone."), Report("B", "B", "Bleed")], 0)
 
 
-@pytest.mark.parametrize("mark", [";", "\t"])
-def test_other_separators_names_of_columns_and_scans(tmp_path, mark):
+def test_other_separators_names_of_columns_and_scans(tmp_path):
     path = tmp_path / "r.csv"
-    path.write_text(mark.join(["study", "Befund", "nr"]) + "\n" + mark.join(["S", "Bleed", "1"]))
+    path.write_text("study;Befund;nr\nS;Bleed;1")
     assert read_reports(path, Columns("nr", "Befund", "study"))[0] == [Report("1", "S", "Bleed")]
 
 
@@ -91,15 +90,7 @@ def test_a_structured_report_keeps_its_headings(tmp_path):
     write_dicom(tmp_path / "ct", sop_class="1.2.840.10008.5.1.4.1.1.2")
     (report,), others = read_reports(tmp_path)
     assert (report.name, report.scan, others) == ("1.2.3", "1.2", 1)
-    assert report.text.split() == [
-        "HISTORY:",
-        "REASON:",
-        "Bleed?",
-        "FINDINGS:",
-        "BRAIN:",
-        "Subdural",
-        "hematoma.",
-    ]
+    assert " ".join(report.text.split()) == "HISTORY: REASON: Bleed? FINDINGS: BRAIN: Subdural hematoma."
 
 
 def test_encapsulated_documents(tmp_path):
@@ -107,21 +98,13 @@ def test_encapsulated_documents(tmp_path):
     write_dicom(tmp_path / "cda", sop_class=kind, EncapsulatedDocument=CDA)
     (report,), _ = read_reports(tmp_path)
     assert " ".join(report.text.split()) == "FINDINGS: No hemorrhage ."
-    write_dicom(
-        tmp_path / "cda",
-        sop_class=kind,
-        MIMETypeOfEncapsulatedDocument="text/plain",
-        EncapsulatedDocument=b"No bleed.\0",
-    )
+    plain = {"MIMETypeOfEncapsulatedDocument": "text/plain", "EncapsulatedDocument": b"No bleed.\0"}
+    write_dicom(tmp_path / "cda", sop_class=kind, **plain)
     assert read_reports(tmp_path)[0][0].text == "No bleed."
     write_dicom(tmp_path / "cda", sop_class=kind, EncapsulatedDocument=b"<!DOCTYPE x [<!ENTITY a 'b'>]><x/>")
     refused(tmp_path / "cda", "entities")
-    write_dicom(
-        tmp_path / "cda",
-        sop_class="1.2.840.10008.5.1.4.1.1.104.1",
-        MIMETypeOfEncapsulatedDocument="application/pdf",
-        EncapsulatedDocument=b"%PDF",
-    )
+    pdf = {"MIMETypeOfEncapsulatedDocument": "application/pdf", "EncapsulatedDocument": b"%PDF"}
+    write_dicom(tmp_path / "cda", sop_class="1.2.840.10008.5.1.4.1.1.104.1", **pdf)
     refused(tmp_path / "cda", "application/pdf")
 
 
@@ -129,13 +112,10 @@ def test_encapsulated_documents(tmp_path):
     ("content", "words"),
     [
         (b"report,text\nA,No bleed\nB, \n", ["line 3", "empty"]),
-        (b"report,text\nA,\n", ["line 2", "empty"]),
         (f"id,{SECRET}\nA,{SECRET}\n".encode(), ["'report'", "--report-column"]),
         (f"report,note\nA,{SECRET}\n".encode(), ["'text'", "--text-column"]),
-        (f"report,text\n,{SECRET}\n".encode(), ["line 2", "no report"]),
         (f"report,text\nA,{SECRET},x,y\nB,{SECRET},\n".encode(), ["CSV"]),
         (b"report,text\nA,\xff\xff\n", ["UTF-8", "byte 14"]),
-        (b"report,text\nA,b\0c\n", ["zero bytes"]),
         (b"report,text\n", ["no report"]),
         (b"report,text\nA," + b"x " * (5 << 20), ["line 2", "10,485,760 characters"]),
         (f"report,text,scan\nA,{SECRET},1\nA,{SECRET},2\n".encode(), ["twice", "A"]),

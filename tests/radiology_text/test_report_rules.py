@@ -26,36 +26,22 @@ def test_places_are_those_in_the_text(text):
             assert text[start:end].lower() == word
 
 
-def test_either_of_two_with_several_words():
-    assert found(["(a|b c) d"], "b c d and a d") == [("b c d", "(a|b c) d"), ("a d", "(a|b c) d")]
-
-
-def test_the_beginning_of_a_word():
-    assert found(["hemorrhag*"], "hemorrhagic hemo") == [("hemorrhagic", "hemorrhag*")]
-
-
-def test_up_to_three_words_between_but_no_joint_and_no_blood():
-    assert found(["no ~ change"], "no change") == [("no change", "no ~ change")]
-    assert found(["no ~ change"], "no very big real change") == [("no very big real change", "no ~ change")]
-    assert found(["no ~ change"], "no one two three four change") == []
-    assert found(["no ~ change"], "no clot or change") == []
-    assert found(["no ~ change"], "no hematoma change") == []
-    assert found(["no ~ change"], "no , change") == []
-
-
-def test_the_nearest_end_of_a_gap():
-    assert found(["no ~ x"], "no x x") == [("no x", "no ~ x")]
-
-
-def test_beginning_and_end():
-    assert found(["^ a", "b $"], "a a b b") == [("a", "^ a"), ("b", "b $")]
-
-
-def test_the_longest_of_overlapping_phrases():
-    assert found(["no", "no change", "change of size"], "no change of size") == [
-        ("no", "no"),
-        ("change of size", "change of size"),
-    ]
+@pytest.mark.parametrize(
+    ("phrases", "text", "expected"),
+    [
+        (["(a|b c) d"], "b c d and a d", [("b c d", "(a|b c) d"), ("a d", "(a|b c) d")]),
+        (["hemorrhag*"], "hemorrhagic hemo", [("hemorrhagic", "hemorrhag*")]),
+        (["no ~ change"], "no very big real change", [("no very big real change", "no ~ change")]),
+        (["no ~ x"], "no x x", [("no x", "no ~ x")]),  # the nearest
+        *((["no ~ change"], f"no {words} change", []) for words in ("one two three four", "clot or", ",")),
+        (["no ~ change"], "no hematoma change", []),
+        (["^ a", "b $"], "a a b b", [("a", "^ a"), ("b", "b $")]),
+        (["no", "no change", "change of size"], "no change of size", [("no", "no"), ("change of size",) * 2]),
+    ],
+)
+def test_phrases(phrases, text, expected):
+    """Alternatives, beginnings of words, up to three words between, ends, and the longest of overlaps."""
+    assert found(phrases, text) == expected
 
 
 def test_what_is_to_be_ignored_wins_a_tie():
@@ -67,11 +53,9 @@ def test_the_table_of_the_package():
     rules = default_rules().rules
     assert len(rules) > 100
     assert all(rule.comment for rule in rules)
-    cues = [rule for rule in rules if rule.role in ("uncertain", "past", "present", "rest", "ends")]
-    assert all(rule.side for rule in cues)
-    places = [rule for rule in rules if rule.role in ("outside", "unsure")]
-    assert all(rule.scope for rule in places)
-    assert all(rule.kinds for rule in rules if rule.role in ("kind", "place"))
+    roles = {"side": ("uncertain", "past", "present", "rest", "ends"), "scope": ("outside", "unsure")}
+    for name, some in (roles | {"kinds": ("kind", "place")}).items():
+        assert all(getattr(rule, name) for rule in rules if rule.role in some)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +66,6 @@ def test_the_table_of_the_package():
         "clot,blood,,near,,no such scope",
         "clot,blood,,,abc,no such kind",
         ",blood,,,,no phrase",
-        "clot,blood",
     ],
 )
 def test_a_wrong_row_is_named(tmp_path, row):
@@ -90,9 +73,6 @@ def test_a_wrong_row_is_named(tmp_path, row):
     path.write_text(f"phrase,role,side,scope,kinds,comment\nblood,blood,,,,right\n{row}\n")
     with pytest.raises(DataError, match=r"rules\.csv: line 3"):
         read_rules(path)
-
-
-def test_a_table_without_its_columns(tmp_path):
-    (tmp_path / "rules.csv").write_text("phrase,role\n")
+    path.write_text("phrase,role\n")
     with pytest.raises(DataError, match="columns"):
-        read_rules(tmp_path / "rules.csv")
+        read_rules(path)

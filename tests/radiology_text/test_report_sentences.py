@@ -53,10 +53,7 @@ def test_a_report_with_sections_lists_and_broken_lines():
 )
 def test_breaks(report, sentences):
     assert texts(report) == sentences
-
-
-def test_no_word_is_lost():
-    assert " ".join(texts(REPORT)).split() == REPORT.split()
+    assert " ".join(texts(report)).split() == report.split()
 
 
 def test_a_heading_of_findings_ends_the_history():

@@ -36,20 +36,12 @@ def test_no_factor_can_be_improved_at_the_end(alpha):
     """The limit is a stationary point: nudging any moment lowers the ELBO or leaves it."""
     vbss = model(Prior(alpha=alpha))
     state = vbss.start()
-    for _ in range(2000):
+    for _ in range(1000):
         state = vbss.sweep(state)
     top = vbss.elbo(state)
     rng = np.random.default_rng(0)
-    for name in (
-        "mu",
-        "a",
-        "b",
-        "var_b",
-        "w",
-        "precision_w",
-        "precision_c",
-        *(["positive"] if alpha != 0.6 else []),
-    ):
+    names = ("mu", "a", "b", "var_b", "w", "precision_w", "precision_c", "positive")
+    for name in names[: 7 + (alpha != 0.6)]:
         kept = getattr(state, name)
         for size in (1e-3, -1e-3):
             nudge = rng.standard_normal(np.shape(kept)) if np.ndim(kept) else 1.0
@@ -81,12 +73,6 @@ def test_the_elbo_is_a_bound_on_the_evidence():
     assert bound > evidence - 3.0  # what independence of a, b, σ² and θ costs
 
 
-def test_the_elbo_is_the_evidence_where_nothing_is_learned():
-    """No slope, no intercept, σ² certain: P(y) = Π 0.4 / 2 · Π (1 - 0.4 / 2)."""
-    vbss = model(Prior(tau=1e7, var_a=1e-9, var_b=1e-9, alpha=0.6))
-    assert ascend(vbss).elbo[-1] == pytest.approx(4 * np.log(0.2) + 36 * np.log(0.8), rel=1e-5)
-
-
 def test_extrapolation_changes_the_way_and_not_the_end():
     vbss = model()
     state = vbss.start()
@@ -110,27 +96,10 @@ def test_known_words_are_certain_and_raise_their_neighbours():
     assert fit.proba[~vbss.known][near].mean() > 1.2 * fit.proba[~vbss.known][~near].mean()
 
 
-def test_a_word_that_was_not_seen_is_less_probable_than_its_link():
+def test_unseen_words_are_less_probable_than_their_link():
     fit, others = ascend(model(Prior(alpha=0.6))), ~first_known(N)
     p = fit.link[others]
     np.testing.assert_allclose(fit.proba[others], 0.6 * p / (1 - 0.4 * p), rtol=1e-12)
-
-
-def test_more_unseen_keywords_are_found_the_fewer_are_known():
-    found = [ascend(model(Prior(alpha=alpha))).proba.sum() for alpha in (0.2, 0.5, 0.8)]
-    assert found == sorted(found)
-
-
-def test_the_order_of_words_does_not_matter():
-    Q, known = random_walk_matrix(N), first_known(N)
-    order = np.random.default_rng(0).permutation(N)
-    shuffled = Q[order][:, order]
-    one = ascend(Vbss(DenseSpectrum(Q), Prior().theta0(Q, known), known, Prior()), tol=1e-11)
-    other = ascend(
-        Vbss(DenseSpectrum(shuffled), Prior().theta0(shuffled, known[order]), known[order], Prior()),
-        tol=1e-11,
-    )
-    np.testing.assert_allclose(other.proba, one.proba[order], rtol=1e-5)
 
 
 def test_the_printed_update_is_computed_as_printed():
@@ -149,17 +118,11 @@ def test_the_printed_update_is_computed_as_printed():
     np.testing.assert_allclose(after.mu, mu, rtol=1e-9)
 
 
-def test_the_printed_updates_ascend_no_bound_and_lose_the_slope():
+def test_printed_updates_ascend_no_bound():
     fit = ascend(model(covariance="printed"))
     assert np.diff(fit.elbo).min() < -0.1
     assert abs(fit.b) < 1e-6
     np.testing.assert_allclose(fit.link, fit.link[0], rtol=1e-4)
-
-
-def test_the_printed_prior_mean_loses_the_slope_too():
-    unit, restart = (ascend(model(Prior(prior_mean=mean))) for mean in ("unit", "restart"))
-    assert np.ptp(unit.link) > 0.1
-    assert np.ptp(restart.link) < 0.02
 
 
 @pytest.mark.parametrize(
@@ -168,8 +131,5 @@ def test_the_printed_prior_mean_loses_the_slope_too():
 def test_parameters_out_of_range(prior):
     with pytest.raises(ConfigError):
         model(prior)
-
-
-def test_an_unknown_covariance():
     with pytest.raises(ConfigError, match="covariance"):
         model(covariance="low-rank")

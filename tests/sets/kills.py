@@ -1,7 +1,5 @@
 """Kill runs of prepare at random moments: what is there is whole, and the next run mends the rest.
 
-    python -m tests.sets.kills --kills 50 --seed 0 [--jobs 2]
-
 Two references are prepared without disturbance, of two sets of files that have most in common. Then prepare
 is started, again and again, over the files of the second in its own process, in turn into an empty folder and
 over a copy of the first reference, and killed with SIGKILL. Two things must hold:
@@ -12,7 +10,6 @@ over a copy of the first reference, and killed with SIGKILL. Two things must hol
 The runs to be killed are slow: they wait before a file is renamed and after each chunk of headers.
 """
 
-import argparse
 import io
 import json
 import os
@@ -22,7 +19,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -30,7 +26,6 @@ from pathlib import Path
 
 from ich_mil.sets.preparation.prepare import prepare
 from ich_mil.sets.store import UNFINISHED
-from tests import phantoms
 
 CACHE, LOCK, ABOUT = "index.sqlite", ".lock", "prepared.json"
 ASIDE = 40
@@ -143,20 +138,3 @@ def _away(paths: Sequence[Path], folder: Path) -> Iterator[None]:
     yield
     for number, path in enumerate(paths):
         (folder / str(number)).rename(path)
-
-
-def main() -> None:
-    """Kill and compare; exit code 1 if something is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    for option, default in (("--kills", 50), ("--seed", 0), ("--jobs", 2), ("--studies", 20)):
-        parser.add_argument(option, type=int, default=default)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        root = phantoms.rsna(Path(name) / "set", studies=options.studies)
-        killed, wrong = kill_runs(root, Path(name), kills=options.kills, seed=options.seed, jobs=options.jobs)
-    print(*wrong, f"{killed} of {options.kills} runs killed, {len(wrong)} things wrong", sep="\n")
-    sys.exit(bool(wrong))
-
-
-if __name__ == "__main__":
-    main()

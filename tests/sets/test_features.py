@@ -6,13 +6,7 @@ import pytest
 import torch
 
 from ich_mil.errors import DataError
-from ich_mil.sets.features import (
-    UNKNOWN,
-    FeatureSet,
-    read_feature_table,
-    read_features,
-    write_features,
-)
+from ich_mil.sets.features import UNKNOWN, FeatureSet, read_feature_table, read_features, write_features
 from ich_mil.sets.splits import patient_key
 
 
@@ -46,9 +40,8 @@ def test_a_file_reads_back_to_the_bit(features, tmp_path):
     write_features(features, tmp_path / "new" / "f.safetensors")
     assert same(read_features(tmp_path / "new" / "f.safetensors"), features)
     nowhere = replace(features, positions_mm=None)
-    write_features(nowhere, str(tmp_path / "f.safetensors"))
-    assert same(read_features(str(tmp_path / "f.safetensors")), nowhere)
-    assert nowhere.select(["b"]).positions_mm is None
+    write_features(nowhere, tmp_path / "f.safetensors")
+    assert same(read_features(tmp_path / "f.safetensors"), nowhere)
 
 
 def test_selecting_reorders_scans_with_their_slices(features):
@@ -67,17 +60,13 @@ def test_selecting_reorders_scans_with_their_slices(features):
 
 
 def test_nan_and_foreign_files_are_refused(features, tmp_path):
-    for value in (torch.nan, torch.inf):
-        bad = replace(features, x=features.x.index_fill(0, torch.tensor([3]), value))
-        with pytest.raises(DataError, match=r"1 slices have features that are NaN or infinite.* 'y'"):
-            write_features(bad, tmp_path / "f.safetensors")
+    bad = replace(features, x=features.x.index_fill(0, torch.tensor([3]), torch.inf))
+    with pytest.raises(DataError, match=r"1 slices have features that are NaN or infinite.* 'y'"):
+        write_features(bad, tmp_path / "f.safetensors")
     bad = replace(features, offsets=torch.tensor([0, 5, 5]))
     with pytest.raises(DataError, match="scan 'b' has no slice"):
         write_features(bad, tmp_path / "f.safetensors")
     assert list(tmp_path.iterdir()) == []
-    (tmp_path / "folder.safetensors").mkdir()
-    with pytest.raises(DataError, match=r"folder\.safetensors: cannot be read as a feature file"):
-        read_features(tmp_path / "folder.safetensors")
     (tmp_path / "g.safetensors").write_bytes(b"nonsense")
     with pytest.raises(DataError, match=r"g\.safetensors: cannot be read as a feature file"):
         read_features(tmp_path / "g.safetensors")
@@ -110,13 +99,11 @@ def test_a_public_table_is_grouped_by_scan(tmp_path):
     ("rows", "message"),
     [
         ("1,10,2,i,B,0", "line 2: bag_label must be 0 or 1, got '2'"),
-        ("1,10,1,i,B,0\n1,10,1,j,B,-1e400", "line 3: instance_label must be 0 or 1, got '-1e400'"),
         ("1,10,1,i,B,0\n1,10,0,j,B,0", "scan 'B' has more than one bag_label"),
         ("1,10,0,i,B,0\n1,10,0,j,B,1", "scan 'B' is labelled 0, but its slice 'j' is labelled 1"),
         ("1,,1,i,B,0", "NaN or infinite, .* 'i'"),
         ("1,1,1,i,B,0\n1,-1e39,1,j,B,0", r"beyond 3\.4e\+38, .* 'j'"),
         ("1,10,1,i,B,0\n\nx,10,1,j,B,0", "line 4: feature_1 must be a number, got 'x'"),
-        ("1,10,1,i,,0", "line 2: bag_name or bag_label is empty"),
         ("1,10,1,i,B,0\n\n1,10,,j,B,0", "line 4: bag_name or bag_label is empty"),
         ("", "holds no scan"),
         ("1,10,1,i,B,0\n1,10,1,j,B,0\n2,10,1,i,B,0", "line 4: slice 'i' of scan 'B' occurs twice"),
@@ -131,23 +118,12 @@ def test_bad_public_tables(tmp_path, rows, message):
 CNN = "feature_0,bag_label,instance_name,bag_name,bag_cnn_probability\n"
 
 
-@pytest.mark.parametrize(
-    ("last", "message"),
-    [
-        *((f"i,B,{p}", rf"line 4: bag_cnn_probability .*\], got {p}") for p in ["1.01", "-0.01"]),
-        ("j,C,0.9", "scan 'C' has more than one bag_cnn_probability"),
-        ("i,B,", "scan 'B' has no bag_cnn_probability, but others have"),
-    ],
-)
-def test_bad_probabilities(tmp_path, last, message):
-    with pytest.raises(DataError, match=rf"t\.csv: {message}"):
-        read(tmp_path / "t.csv", f"{CNN}1,1,i,A,0\n1,1,i,C,1\n1,1,{last}\n")
-
-
 @pytest.mark.parametrize(("first", "known"), [("0.5", True), ("", False)])
 def test_probability_once_or_nowhere(tmp_path, first, known):
     table = read(tmp_path / "t.csv", f"{CNN}1,1,i,A,{first}\n1,1,j,A,\n")
     assert table.cnn_scan.isfinite().tolist() == [known]
+    with pytest.raises(DataError, match=r"t\.csv: line 2: bag_cnn_probability .*\], got 1\.01"):
+        read(tmp_path / "t.csv", f"{CNN}1,1,i,A,1.01\n")
 
 
 @pytest.mark.realdata
@@ -179,11 +155,7 @@ def test_scans_of_one_patient(tmp_path):
     [
         (PATIENTS + "1,1,i,A,p\n2,1,j,A,q\n", "scan 'A' has more than one patient"),
         (PATIENTS + "1,1,i,A,p\n2,1,i,B, \n", "line 3: patient is empty"),
-        (PATIENTS.replace("\n", ",patient\n1,0,i,A,p,p\n"), "column patient occurs twice"),
-        (
-            "scan,label\n1,0\n",
-            "feature_0, bag_name, bag_label and 1 more is missing, found scan, label",
-        ),
+        ("scan,label\n1,0\n", "feature_0, bag_name, bag_label and 1 more is missing, found scan, label"),
         ("feature_0,feature_2,bag_label,instance_name,bag_name\n1,2,0,i,A\n", "feature_1 is missing"),
     ],
 )
@@ -205,9 +177,6 @@ def test_scan_under_two_names(tmp_path, capsys):
     said = capsys.readouterr().out
     assert said.startswith(f"{path}: ")
     assert "c (those of a)" in said
-    # a black slice, or a row of zeros, is no scan that would be known again
-    read(path, bare + "".join([*rows("a", (0, 0)), *rows("b", (0, 0), (0, 0), label=0)]))
-    assert capsys.readouterr().out == ""
     lines = [*rows("a", *one), *rows("b", *other, label=0), *rows("c", *one, patient="b"), *rows("d", (7, 8))]
     joined = f"{keys['a']} = {keys['b']}"
     assert read(path, header + "".join(lines)).patients == [joined, joined, joined, keys["d"]]
@@ -224,8 +193,6 @@ def test_as_slices(features):
     assert apart.attention.tolist() == [*features.attention[:2], 1, 1, 1]
     assert torch.equal(apart.x, features.x)
     assert same(apart.select(["b/y"]), replace(apart.select(["b/y"]), x=features.x[3:4]))
-    assert same(known.as_slices([]), known)
-    assert known.as_slices(["a", "b"]).labels.tolist() == [0, 0, 1, 0, 1]
     assert known.select(["b", "a"]).as_slices(["a"]).scans == ["b", "a/v", "a/w"]
     with pytest.raises(DataError, match="slice 'z' has no label"):
         features.as_slices(["b"])

@@ -44,9 +44,6 @@ def test_an_excel_file_with_numbers_and_booleans(tmp_path):
     (tmp_path / "labels.xlsx").write_bytes(b"scan,label")
     with pytest.raises(DataError, match=r"labels\.xlsx: is no Excel table"):
         read_scan_labels(tmp_path / "labels.xlsx")
-    pd.DataFrame().to_excel(tmp_path / "labels.xlsx", index=False)
-    with pytest.raises(DataError, match=r"labels\.xlsx: "):
-        read_scan_labels(tmp_path / "labels.xlsx")
 
 
 def test_further_names(tmp_path):
@@ -74,24 +71,9 @@ def test_all_faults_in_one_message(tmp_path):
     refused = [LedgerEntry("", "9/x.txt", Code.NOT_DICOM, "x.txt is text")]
     with pytest.raises(DataError) as caught:
         read_scan_labels(tmp_path / "labels.csv").match(ScanNames(names), refused=refused)
-    for told in (
-        "labels.csv",
-        "'maybe' (line 3)",
-        "line 4",
-        "2 and 5",
-        "9 (line 6) (x.txt is text)",
-        "s1 (line 7: 2)",
-    ):
-        assert told in str(caught.value)
-    for told in (
-        "column Folder",
-        "from Label",
-        "no = 0 (3)",
-        "yes = 1 (2)",
-        "empty = no label (1)",
-        "3 of 6",
-    ):
-        assert told in str(caught.value)
+    faults = ("'maybe' (line 3)", "line 4", "2 and 5", "9 (line 6) (x.txt is text)", "s1 (line 7: 2)")
+    counts = ("column Folder", "from Label", "no = 0 (3)", "yes = 1 (2)", "empty = no label (1)", "3 of 6")
+    assert [part for part in ("labels.csv", *faults, *counts) if part not in str(caught.value)] == []
 
 
 def test_missing_columns_are_told_together(tmp_path):

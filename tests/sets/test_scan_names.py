@@ -16,14 +16,14 @@ def test_the_highest_folder_of_one_scan_alone():
     assert own_folders(FOLDERS) == {"A": "site/001", "B": "site/002", "C": "", "D": "", "E": ""}
 
 
-def test_a_scan_is_found_by_its_id_and_by_each_folder_above_it():
+def test_scans_by_id_and_by_folders_above():
     names = ScanNames(folder_names(FOLDERS))
     found = {name: names.find(name) for name in ("A", "site/001", "001", "001/", "s2", "all", "s1", "E", "x")}
     assert found["A"] == found["site/001"] == found["001"] == found["001/"] == found["s2"] == {"A"}
     assert (found["all"], found["s1"], found["E"], found["x"]) == ({"C", "D"}, {"A", "B"}, {"E"}, set())
 
 
-def test_leading_zeros_do_not_matter_unless_they_tell_scans_apart():
+def test_leading_zeros_of_names():
     names = ScanNames([("A", "001"), ("B", "01"), ("C", "002"), ("D", "7"), ("E", "007"), ("F", "0")])
     found = {name: names.find(name) for name in ("1", "2", "2.0", "01", "7", "07", "0", "00", "0x1")}
     assert found["1"] == {"A", "B"}

@@ -35,6 +35,8 @@ def scans():
 
 def test_shares_of_patients(scans):
     table = draw_splits(scans, validation=0.2, test=0.25, seed=0)
+    assert table.equals(draw_splits(scans, validation=0.2, test=0.25, seed=0))
+    assert not table.equals(draw_splits(scans, validation=0.2, test=0.25, seed=2))
     assert list(table.scan) == list(scans.index)
     by_patient = table.groupby("patient").split.agg(["nunique", "first"])
     assert (by_patient["nunique"] == 1).all()
@@ -45,21 +47,6 @@ def test_shares_of_patients(scans):
     )
     of_positive = positive[positive.p == 1].split.value_counts().to_dict()
     assert of_positive == {"train": 7, "test": 4, "validation": 3}
-
-
-def test_patient_with_a_positive_scan():
-    patients = [f"p{i}" for i in range(10)]
-    labels = [i < 5 for i in range(10)] + [False] * 10
-    mixed = pd.DataFrame({"patient": patients * 2, "label": labels, "content": ""})
-    table = draw_splits(mixed.astype({"label": int}).rename(index=str), validation=0.4, test=0.0, seed=0)
-    positive = table.patient.isin(patients[:5])
-    assert table[positive].split.value_counts().to_dict() == {"train": 6, "validation": 4}
-
-
-def test_draw_depends_on_the_seed(scans):
-    once, again = (draw_splits(scans, validation=0.2, test=0.2, seed=1) for _ in range(2))
-    assert once.equals(again)
-    assert not once.equals(draw_splits(scans, validation=0.2, test=0.2, seed=2))
 
 
 def test_too_few_of_a_label_or_unlabelled(scans):
@@ -82,7 +69,7 @@ def test_a_patient_in_two_splits_is_named(scans, tmp_path):
     assert "own.csv" in str(caught.value)
 
 
-def test_a_good_split_file_is_used_as_it_is(scans, tmp_path):
+def test_good_split_file_is_used(scans, tmp_path):
     rows = [f"s{i},{'validation' if i % 20 < 6 else 'train'}" for i in range(60)]
     table = read_splits(split_file(tmp_path / "own.csv", [*rows, "s5,validation"]), scans)  # a row twice
     assert table.scan.is_unique
@@ -90,11 +77,9 @@ def test_a_good_split_file_is_used_as_it_is(scans, tmp_path):
     assert table.set_index("scan").split["s46"] == "train"
 
 
-@pytest.mark.parametrize("split", ["train", "validation"])
-def test_a_split_of_one_label_is_refused(scans, tmp_path, split):
-    other = "validation" if split == "train" else "train"
-    rows = [f"s20,{other}", f"s21,{other}", f"s22,{split}", f"s23,{split}"]  # s21 alone is positive
-    with pytest.raises(DataError, match=rf"the {split} split needs scans of both labels, it has \[0\]"):
+def test_a_split_of_one_label_is_refused(scans, tmp_path):
+    rows = ["s20,train", "s21,train", "s22,validation", "s23,validation"]  # s21 alone is positive
+    with pytest.raises(DataError, match=r"the validation split needs scans of both labels, it has \[0\]"):
         read_splits(split_file(tmp_path / "own.csv", rows), scans)
 
 
@@ -110,8 +95,7 @@ def test_stored_split_changed_by_hand(scans, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "message"),
-    [("s0,holdout", "got 'holdout'"), ("s99,train", "not among those to train on: s99")],
+    ("row", "message"), [("s0,holdout", "got 'holdout'"), ("s99,train", "not among those to train on: s99")]
 )
 def test_split_files_that_cannot_be_used(scans, tmp_path, row, message):
     with pytest.raises(DataError, match=message):
@@ -147,7 +131,7 @@ def test_unseen_by_both_names_of_a_patient(other):
             check_unseen(scans, keys_of(learned), "elsewhere")
 
 
-@pytest.mark.parametrize(("n", "positive"), [(4, 2), (12, 2), (30, 3), (9, 6)])
+@pytest.mark.parametrize(("n", "positive"), [(4, 2), (30, 3)])
 def test_every_split_has_both_labels(n, positive):
     few = pd.DataFrame({"patient": range(n), "label": [i < positive for i in range(n)]}).astype(int)
     few["content"] = ""

@@ -1,6 +1,5 @@
 """Reading a prepared set that is written by hand: text stays text, what is none of ours is told."""
 
-import io
 import json
 import pickle
 import shutil
@@ -52,13 +51,8 @@ def test_text_stays_text(tmp_path):
         ["2e5", "020", 1, 1, content_of(["0e1"], least=1)],
     ]
     assert prepared.slices("2e5").position.tolist() == [0.5]
-    assert prepared.ledger_by_scan == {
-        "NA": [
-            {"scan": "NA", "file": "", "code": "CHOSEN", "detail": ""},
-            {"scan": "NA", "file": "", "code": "CLAMPED", "detail": "null"},
-        ],
-        "": [{"scan": "", "file": "", "code": "SKIPPED", "detail": "007"}],
-    }
+    told = {scan: [line["detail"] for line in lines] for scan, lines in prepared.ledger_by_scan.items()}
+    assert told == {"NA": ["", "null"], "": ["007"]}
     with pytest.raises(DataError, match="has no scan '3'"):
         prepared.slices("3")
 
@@ -86,12 +80,9 @@ def test_set_of_another_version_or_unfinished(tmp_path, changes, message):
     ("scan", "name"),
     [
         ("a-1.b_2", "a-1.b_2"),
-        ("x" * 100, "x" * 100),
         ("x" * 101, "x" * 60 + "-" + digest(b"x" * 101)),
-        ("a b", "a_b-" + digest(b"a b")),
         ("a/b", "a_b-" + digest(b"a/b")),
         ("..", "-" + digest(b"..")),
-        (".a", "a-" + digest(b".a")),
     ],
 )
 def test_scan_file_names(tmp_path, scan, name):
@@ -99,29 +90,19 @@ def test_scan_file_names(tmp_path, scan, name):
 
 
 @pytest.mark.parametrize("name", ["slices.csv", "ledger.csv"])
-@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"scan,index\n007,0\n"])
-def test_damaged_tables(tmp_path, name, content):
+def test_damaged_tables(tmp_path, name):
     prepared = written(tmp_path)
-    (tmp_path / name).unlink()
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
+    (tmp_path / name).write_bytes(b"scan,index\n007,0\n")
     with pytest.raises(DataError, match="is no prepared set"):
         prepared.scans if name == "slices.csv" else prepared.ledger_by_scan  # noqa: B018
 
 
-def npy(array):
-    content = io.BytesIO()
-    np.save(content, array)
-    return content.getvalue()
-
-
-FOREIGN = [npy(np.zeros((2, 3, 3))), npy(np.zeros((3, 3), np.int16))]
-
-
-@pytest.mark.parametrize("content", [None, b"", b"\x93NUMPY half", pickle.dumps(1), *FOREIGN])
+@pytest.mark.parametrize("content", [None, b"\x93NUMPY half", pickle.dumps(1), np.zeros((2, 3, 3))])
 def test_damaged_pixels(tmp_path, content):
     prepared = written(tmp_path)
-    if content is not None:
+    if isinstance(content, np.ndarray):
+        np.save(scan_file(tmp_path, "007"), content)
+    elif content is not None:
         scan_file(tmp_path, "007").write_bytes(content)
     with pytest.raises(DataError, match=r"007\.npy: cannot be read") as caught:
         prepared.hu("007")
@@ -142,10 +123,6 @@ def slices(folder, names, greys=GREYS, patients=None):
     return prepare("slices", folder / "in", folder / "out", jobs=1, window=BRAIN)
 
 
-def test_one_set_joined(prepared):
-    assert joined([prepared]) is prepared
-
-
 def test_joined_tables_and_pixels(prepared, tmp_path):
     single = slices(tmp_path, ["a", "b", "c"])
     both = joined([prepared, single])
@@ -161,13 +138,9 @@ def test_joined_tables_and_pixels(prepared, tmp_path):
     assert both.ledger_by_scan[""] == [*prepared.ledger_by_scan.get("", []), *single.ledger_by_scan[""]]
     with pytest.raises(DataError, match="has no scan 'd'"):
         both.hu("d")
-
-
-def test_joined_fingerprint(prepared, tmp_path):
-    one, other = (slices(tmp_path / name, ["a", "b", name]) for name in "cd")
-    prints = [joined(sets).fingerprint for sets in ([prepared, one], [prepared, other], [one, other][:1])]
-    assert len({*prints, prepared.fingerprint}) == 4
-    assert joined([prepared, one]).fingerprint == prints[0]
+    assert joined([prepared]) is prepared
+    assert len({both.fingerprint, prepared.fingerprint, single.fingerprint}) == 3
+    assert joined([prepared, single]).fingerprint == both.fingerprint
 
 
 def test_joined_patients(tmp_path):

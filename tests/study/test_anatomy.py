@@ -86,12 +86,6 @@ def bled():
     return drawing
 
 
-def atrophic():
-    drawing = head()
-    drawing.hu[(np.sin(drawing.x / 4) * np.sin(drawing.y / 5) > 0) & (drawing.hu == BRAIN)] = 8
-    return drawing
-
-
 def cut_off():
     """The outer 15 % of the width are outside the field of view."""
     drawing = head()
@@ -99,22 +93,8 @@ def cut_off():
     return drawing
 
 
-def in_holder():
-    drawing = head()
-    ring = np.hypot(drawing.x, drawing.y)
-    drawing.hu[(ring > 105) & (ring < 109) & (drawing.y > -20)] = 400
-    return drawing
-
-
-def streaked():
-    """Rays of 50 HU on every slice, as metal or motion makes them."""
-    drawing = head()
-    drawing.hu += 50 * np.sin(13 * np.arctan2(drawing.y - 20, drawing.x + 30)) * (drawing.hu > 0)
-    return drawing
-
-
-def chest(*, contrast=False, scale=1.0):
-    drawing = Drawing(fov=400 / scale)
+def chest(*, contrast=False):
+    drawing = Drawing(fov=400)
     drawing.ellipse(FAT, 0, 0, 175, 115)
     drawing.ellipse(MUSCLE, 0, 0, 155, 98)
     for side in (-1, 1):
@@ -123,38 +103,6 @@ def chest(*, contrast=False, scale=1.0):
     drawing.ellipse(300, 0, -85, 20, 6)
     spine(drawing, 55)
     ribs(drawing, 152, 95, 7)
-    drawing.pixel *= scale
-    return drawing
-
-
-def belly(*, contrast=False):
-    drawing = Drawing(fov=400)
-    drawing.ellipse(FAT, 0, 0, 165, 115)
-    drawing.ellipse(MUSCLE, 0, 0, 148, 98)
-    drawing.ellipse(FAT, 0, 0, 138, 88)
-    drawing.ellipse(110 if contrast else 58, -62, -10, 72, 70)
-    drawing.ellipse(30, 70, -25, 48, 40)
-    for side in (-1, 1):
-        drawing.ellipse(200 if contrast else 32, side * 55, 52, 26, 20)
-    drawing.ellipse(250 if contrast else 42, -5, 20, 11, 11)
-    spine(drawing, 48)
-    ribs(drawing, 143, 93, 5)
-    return drawing
-
-
-def pelvis():
-    """Acetabula, femoral heads, pubis and coccyx: nearly a ring, with a bladder in fat."""
-    drawing = Drawing(fov=400)
-    drawing.ellipse(FAT, 0, 0, 175, 115)
-    drawing.ellipse(MUSCLE, 0, 5, 150, 90)
-    drawing.ellipse(FAT, 0, -10, 95, 70)
-    drawing.ellipse(12, 0, -15, 50, 42)
-    drawing.ellipse(40, 0, 40, 22, 20)
-    drawing.ellipse(300, 0, 80, 14, 9)
-    for side in (-1, 1):
-        drawing.ellipse(400, side * 98, 0, 26, 26)
-        drawing.ellipse(450, side * 75, 15, 8, 48)
-        drawing.ellipse(450, side * 38, -52, 38, 9, turn=side * 18)
     return drawing
 
 
@@ -178,9 +126,9 @@ def cylinder(inside, wall, wall_hu):
     return drawing
 
 
-def framed(*, brain=BRAIN, bone=BONE, size=40, pixel=4.0, repeat=1):
+def framed(*, brain=BRAIN, bone=BONE, pixel=4.0, repeat=1):
     """10 x 10 cells of brain in a frame of bone one cell wide, in the middle of air."""
-    hu = np.full((1, size, size), AIR, np.int16)
+    hu = np.full((1, 40, 40), AIR, np.int16)
     hu[0, 14:26, 14:26] = bone
     hu[0, 15:25, 15:25] = brain
     return hu.repeat(repeat, axis=1).repeat(repeat, axis=2), (pixel / repeat, pixel / repeat)
@@ -194,15 +142,10 @@ def test_area_by_hand():
     assert brain_area(hu, spacing) == area
     for k in (4, 8):  # rows farther apart than columns
         assert brain_area(hu[:, ::k], (k * spacing[0], spacing[1])) == area
-    hu, spacing = framed()
-    empty = np.full_like(hu, AIR)
-    assert brain_area(np.concatenate([empty, hu]), spacing) == pytest.approx([0, 14.08], rel=1e-12)
-    for shape in ((0, 4, 4), (4, 4), (1, 0, 4)):
-        with pytest.raises(ValueError, match="non-empty"):
-            brain_area(np.zeros(shape, np.int16), (1.0, 1.0))
-    for wrong in ((0.0, 1.0), (1.0, -1.0), (math.nan, 1.0), (1.0, math.inf)):
-        with pytest.raises(ValueError, match="two positive numbers"):
-            brain_area(np.zeros((1, 4, 4), np.int16), wrong)
+    with pytest.raises(ValueError, match="non-empty"):
+        brain_area(np.zeros((0, 4, 4), np.int16), (1.0, 1.0))
+    with pytest.raises(ValueError, match="two positive numbers"):
+        brain_area(np.zeros((1, 4, 4), np.int16), (1.0, math.nan))
 
 
 @pytest.mark.parametrize(
@@ -216,13 +159,6 @@ def test_ranges_of_brain_and_bone(changes, cm2):
     assert brain_area(*framed(**changes)) == pytest.approx([cm2], rel=1e-12)
 
 
-def test_a_cell_that_holds_bone_is_no_brain():
-    # one part of 200 HU in four of 35 HU: the mean, 76 HU, is that of blood
-    hu, spacing = framed(repeat=2)
-    hu[:, 30:50:2, 30:50:2] = 200
-    assert brain_area(hu, spacing).tolist() == [0]
-
-
 def test_a_skull_thinner_than_a_cell_is_bone():
     # 1 mm of 300 HU around 35 HU: 167 HU in the mean of a part of 2 mm, only 101 in that of a cell.
     drawing = Drawing(fov=256, size=256)
@@ -233,20 +169,7 @@ def test_a_skull_thinner_than_a_cell_is_bone():
     assert area == pytest.approx((30 * 30 - 12) * 0.16, rel=1e-12)
 
 
-def test_directions_by_hand():
-    # A wall 5 cells to the right: 0, ±22.5, ±45 and ±67.5 degrees meet it.
-    wall = np.zeros((1, 64, 64), bool)
-    wall[0, :, 25] = True
-    soft = np.ones_like(wall)
-    assert anatomy._directions_to_bone(wall, soft)[0, 32, 20] == 7
-    soft[0, 32, 23] = False
-    assert anatomy._directions_to_bone(wall, soft)[0, 32, 20] == 6
-    bone = np.zeros((1, 5, 64), bool)
-    bone[0, 2, 40] = True
-    assert anatomy._directions_to_bone(bone, np.ones_like(bone))[0, 2, 8:10].tolist() == [0, 1]  # 31 cells
-
-
-def test_directions_are_those_of_a_walk_cell_by_cell():
+def test_directions_by_a_walk_over_cells():
     rng = np.random.default_rng(RNG_SEED)
     bone, soft = rng.random((2, 23, 37)) < 0.06, rng.random((2, 23, 37)) < 0.9
     expected = np.zeros(bone.shape, int)
@@ -273,14 +196,10 @@ HEADS = {
     "noise of thin slices": (head, 20),
     "noise of a bone kernel": (head, 60),
     "64 pixels": (lambda: head(size=64), 4),
-    "large": (lambda: head(1.2), 4),
     "child": (lambda: head(0.75), 4),
     "infant": (infant, 8),
     "large bleed": (bled, 4),
-    "atrophy": (atrophic, 4),
     "cut off": (cut_off, 4),
-    "holder": (in_holder, 4),
-    "streaks": (streaked, 4),
 }
 
 
@@ -295,14 +214,13 @@ def test_heads_pass(name):
         assert brain_area(other, spacing)[0] == pytest.approx(area, rel=0.1)
 
 
-@pytest.mark.parametrize("start", range(0, 360, 60))
-def test_a_head_without_a_quarter_of_its_skull_passes(start):
+@pytest.mark.parametrize("start", range(0, 360, 120))
+def test_head_without_a_quarter_of_skull(start):
     hu, spacing = without_bone(head(), 90, start).series(noise=4)
     assert brain_area(hu[:1], spacing)[0] > 2 * anatomy.MIN_AREA
 
 
-@pytest.mark.parametrize("size", [64, 256])
-@pytest.mark.parametrize("site", [SITE_A, SITE_B], ids=["a", "b"])
+@pytest.mark.parametrize(("site", "size"), [(SITE_A, 64), (SITE_B, 128)], ids=["a", "b"])
 def test_phantoms_pass(site, size):
     plans = [SeriesPlan(n_slices=5), SeriesPlan(n_slices=5, contrast=True), SeriesPlan(n_slices=5, bone=True)]
     made = make_series(np.random.default_rng(3), plans, bleeds=[], site=site, size=size)
@@ -315,16 +233,10 @@ def test_phantoms_pass(site, size):
 OTHERS = {
     "chest": (chest, 12),
     "chest with contrast": (lambda: chest(contrast=True), 12),
-    "chest of a child": (lambda: chest(scale=0.5), 12),
-    "belly": (belly, 12),
-    "belly with contrast": (lambda: belly(contrast=True), 20),
-    "pelvis": (pelvis, 12),
     "neck in a head holder": (neck, 12),
     "water in acrylic": (lambda: cylinder(0, 6, 120), 4),
-    "water in acrylic, noisy": (lambda: cylinder(0, 6, 120), 20),
     "brain-like liquid in acrylic": (lambda: cylinder(35, 6, 120), 4),
     "water in bone": (lambda: cylinder(0, 6, 900), 4),
-    "cylinder of 40 HU": (lambda: cylinder(40, 6, 40), 4),
     "air": (lambda: Drawing(fov=250), 10),
     "noise": (lambda: Drawing(fov=250), 1000),
 }
@@ -350,7 +262,7 @@ def test_few_slices_need_less_area():
     assert head_refusal(hu.repeat(5, axis=0), spacing=spacing) is not None
 
 
-@pytest.mark.parametrize(("n", "first", "last"), [(5, 0, 0), (40, 0, 4), (40, 36, 39), (300, 200, 299)])
+@pytest.mark.parametrize(("n", "first", "last"), [(5, 0, 0), (40, 36, 39), (300, 200, 299)])
 def test_part_of_a_head_passes(n, first, last):
     picture, spacing = head(size=128).series(noise=4, n=1)
     hu = np.full((n, 128, 128), AIR, np.int16)
@@ -373,21 +285,6 @@ def test_a_head_that_continues_beyond_the_ends():
         assert reason is None if ends is None else all(end in reason for end in ends)
     hu, spacing = chest().series(n=9)
     assert head_cut_off(hu, spacing=spacing) is None
-
-
-def test_a_head_costs_one_slice_and_a_refusal_twelve(monkeypatch):
-    looked = []
-    real = anatomy.brain_area
-    monkeypatch.setattr(
-        anatomy, "brain_area", lambda hu, spacing: looked.append(len(hu)) or real(hu, spacing)
-    )
-    hu, spacing = head(size=64).series(n=60)
-    hu[:25], hu[35:] = AIR, AIR  # the middle is looked at first
-    assert head_refusal(hu, spacing=spacing) is None
-    assert looked == [1]
-    looked.clear()
-    assert head_refusal(np.full_like(hu, AIR), spacing=spacing) is not None
-    assert looked == [1] * 12
 
 
 def read(path):

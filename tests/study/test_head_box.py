@@ -19,7 +19,7 @@ def a_head(*, rows=256, columns=256, top=60, left=40, height=150, width=120, cou
     return hu[None].astype(np.int16)
 
 
-def test_the_box_is_a_square_around_the_head_without_the_couch():
+def test_box_is_a_square_without_the_couch():
     box = head_box(a_head(couch=240))
     side = 150 * (1 + 2 * MARGIN)
     assert box.bottom - box.top == pytest.approx(side, abs=10)
@@ -28,7 +28,7 @@ def test_the_box_is_a_square_around_the_head_without_the_couch():
     assert (box.left + box.right) / 2 == pytest.approx(40 + 60, abs=4)
 
 
-def test_all_slices_of_a_scan_have_one_box_that_holds_every_head():
+def test_all_slices_of_a_scan_share_one_box():
     low, high = a_head(top=80, height=90, width=90), a_head(top=40)
     box = head_box(np.concatenate([low, high]))
     assert box.top <= 40
@@ -36,7 +36,7 @@ def test_all_slices_of_a_scan_have_one_box_that_holds_every_head():
     assert box.crop(np.concatenate([low, high])).shape == (2, box.bottom - box.top, box.right - box.left)
 
 
-def test_a_small_slice_keeps_its_scale_and_the_box_ends_with_the_picture():
+def test_box_has_a_least_size_and_stays_inside():
     box = head_box(a_head(height=60, width=50, top=20, left=100))
     assert box.right - box.left == pytest.approx(LEAST * 256, abs=2)
     assert box.top == 0

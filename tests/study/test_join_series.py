@@ -1,7 +1,6 @@
 """One scan under several series UIDs."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
@@ -22,12 +21,6 @@ def test_a_continuation_is_joined():
     assert (series.entries[0].scan, series.entries[0].file) == ("study", "")
 
 
-def named(a: str, b: str) -> list[list[SliceHeader]]:
-    """Halves of a scan in folders of these names, without descriptions."""
-    low = part("a", *range(0, 75, 5), path=f"s/{a}/1.dcm")
-    return [low, part("b", *range(75, 150, 5), path=f"s/{b}/1.dcm")]
-
-
 def sagittal(uid: str, places) -> list[SliceHeader]:
     turned = {"orientation": (0, 1.0, 0, 0, 0, -1.0), "series_uid": uid, "thickness": 5.0}
     return [header(x, number=x, position=(x, 0.0, 0.0), **turned) for x in places]
@@ -38,6 +31,7 @@ def interleaved(start: float, thickness: float | None) -> list[list[SliceHeader]
 
 
 SCAN = range(0, 150, 5)
+HALVES = [range(0, 75, 5), range(75, 150, 5)]
 
 
 @pytest.mark.parametrize(
@@ -56,36 +50,20 @@ SCAN = range(0, 150, 5)
         ),
         (interleaved(5, 5.0), "a30"),
         *((interleaved(5, thickness), "a15 b15") for thickness in (None, 0.0, 8.0, 12.5)),  # may overlap
-        (interleaved(3, 2.0), "a15 b15"),  # uneven
         ([part("a", *range(0, 150, 10)), part("b", 5, 15, 25), part("c", *range(35, 140, 10))], "a29"),
         *(
-            (
-                [
-                    part("a", *range(0, 50, 5)),
-                    part("b", *range(50, 100, 5)),
-                    part("c", *range(100, 150, 5), **odd),
-                ],
-                "a20 c10",
-            )
-            for odd in ({"rows": 256}, {"columns": 256}, {"spacing": (0.4, 0.4)})
+            ([part("a", *range(0, 100, 5)), part("c", *range(100, 150, 5), **odd)], "a20 c10")
+            for odd in ({"columns": 256}, {"spacing": (0.4, 0.4)})
         ),
         ([sagittal("a", range(0, 75, 5)), sagittal("b", range(75, 150, 5))], "a30"),
         ([part("a", *range(0, 50, 5), thickness=3.0), part("b", 50, thickness=3.0)], "a11"),  # a single slice
         ([part(uid, 40.0) for uid in "abc"], "a1 b1 c1"),  # bolus tracking, a series for each picture
-        *(
-            (named(*names), "a30")
-            for names in (("CT PLAIN", "CT PLAIN-2"), ("SE0001", "SE0002"), ("1.2.84", "1.2.9"))
-        ),
         ([part("a", *range(0, 75, 5)), part("b", *range(75, 150, 3))], "a15 b25"),  # another spacing
         ([part("a", *SCAN), part("b", *SCAN)], "a30 b30"),  # a repeat
-        (
-            [part("a", *SCAN), part("b", *(z + 2.5 for z in SCAN))],
-            "a30 b30",
-        ),  # overlaps: 5 mm slices 2.5 mm apart
-        ([part("a", *SCAN), part("b", *(z + 1.0 for z in SCAN))], "a30 b30"),
+        ([part("a", *SCAN), part("b", *(z + 2.5 for z in SCAN))], "a30 b30"),  # 5 mm slices 2.5 mm apart
         ([part("a", *SCAN), part("b", *range(0, 60, 5))], "a30 b12"),  # part of it again
         ([part("a", *SCAN), part("b", 72.0)], "a30 b1"),  # a timing slice
-        ([part("a", *SCAN), part("b", 147.0)], "a30 b1"),  # a single slice that is not the next one
+        ([part(uid, *half) for uid, half in zip("abcd", 2 * HALVES, strict=True)], "a15 b15 c15 d15"),
     ],
 )
 def test_parts_that_are_joined_and_others(slices, found):
@@ -105,12 +83,6 @@ def test_a_series_of_two_tilts_is_not_joined():
     base, top = tilt_slab(range(0, 60, 5), 0, 0), tilt_slab(range(60, 120, 5), 15, 50)
     found = parts([*base, *top], tilt_slab(range(-75, 0, 5), 0, 90, series_uid="a"))
     assert [(uid, n) for uid, n, _ in found] == [("a", 15), ("series", 24)]
-
-
-def test_series_whose_own_slices_differ_are_not_joined():
-    names = ("a", *range(0, 75, 5)), ("b", *range(75, 150, 5))
-    mixed = [[replace(h, body_part="HEAD"[: i % 2]) for i, h in enumerate(part(*name))] for name in names]
-    assert [n for _, n, _ in parts(*mixed)] == [15, 15]
 
 
 def test_a_series_uid_for_each_slice():
@@ -137,12 +109,9 @@ def test_entries_of_the_parts_are_kept():
     "change",
     [
         {"rows": 256},
-        {"spacing": (0.45, 0.45)},
         {"kernel": "BONE"},
         {"contrast": True},
-        {"thickness": 2.5},
         {"thickness": None},
-        {"description": "CT BONE"},
         {"body_part": "NECK"},
         {"orientation": (1.0, 0.0, 0.0, 0.0, math.cos(0.02), -math.sin(0.02))},
         {"path": "scan/CT BONE/1.dcm"},  # no description: the folder says it
@@ -156,26 +125,7 @@ def test_another_kind_of_series_is_not_joined(change, upper):
     assert [n for _, n, _ in parts(part("a", *lower, **same), other)] == [15, 15]
 
 
-def test_a_scan_in_halves_and_its_repeat_in_halves_are_left_apart():
-    halves = [
-        part(uid, *zs) for uid, zs in zip("abcd", 2 * [range(0, 75, 5), range(75, 150, 5)], strict=True)
-    ]
-    assert [n for _, n, _ in parts(*halves)] == [15] * 4
-    assert [n for _, n, _ in parts(*halves[:3])] == [15] * 3
-    assert [n for _, n, _ in parts(*halves[1:])] == [15] * 3
-    # A repeat of the whole leaves no doubt.
-    assert [(uid, n) for uid, n, _ in parts(*halves[:2], part("r", *SCAN))] == [("a", 30), ("r", 30)]
-
-
-def test_tilted_parts_are_joined_along_their_normal():
-    slices = [tilted(k, 18.5, series_uid="ba"[k >= 10], thickness=5.0) for k in range(24)]
-    series = ordered(slices)
-    assert series.series_uid == "a"
-    assert [h.instance_number for h in series.headers] == list(range(24))
-    assert codes(series) == [Code.TILTED, Code.SERIES_JOINED]
-
-
-def test_refused_slices_beyond_a_joined_whole_leave_the_scan_incomplete():
+def test_refused_slices_beyond_joined_parts():
     """They are of its upper part."""
     lower, upper = stack(range(0, 50, 5), series_uid="1"), stack(range(50, 100, 5), series_uid="2")
     odd = header(105, series_uid="2", path="s/odd.dcm", rows=500)

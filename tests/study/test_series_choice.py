@@ -1,14 +1,14 @@
 """Which series stands for a study, the reason in words, and the lines for the others."""
 
 import random
-from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.study.geometry.order import Series
 from ich_mil.study.series_choice import kind_entries, not_chosen, rank_series, reason_for
-from tests.study.headers import PIXELS, header, ordered, series_of, stack, tilted
+from tests.study.headers import header, ordered, series_of, stack, tilted
 
 
 def coronal(uid: str, n: int, step: float) -> Series:
@@ -50,44 +50,28 @@ def test_choice_as_in_cq500():
     [
         (series_of("z", 32, 5.0), series_of("a", 32, 5.0, contrast=True)),
         (series_of("z", 32, 5.0), series_of("a", 32, 5.0, kernel="BONEPLUS")),
-        (series_of("z", 32, 5.0), series_of("a", 32, 5.0, kernel="H60s")),
         (series_of("z", 32, 5.0, kernel="FC68"), series_of("a", 40, 5.0, kernel="FC81")),
-        (series_of("z", 32, 5.0, kernel="H31s"), series_of("a", 40, 5.0, kernel="Hr64h\\3")),
         (series_of("z", 22, 7.0), series_of("a", 32, 5.0, contrast=True)),
         (series_of("z", 32, 5.0), series_of("a", 260, 0.625)),
         (series_of("z", 50, 2.5), series_of("a", 260, 0.625)),
-        (series_of("z", 24, 7.0), series_of("a", 260, 0.625)),
         (series_of("z", 260, 0.625), series_of("a", 17, 10.0)),
-        (series_of("z", 32, 5.0), series_of("a", 24, 7.0)),
-        (series_of("z", 22, 5.0), series_of("a", 27, 6.0)),
         (series_of("z", 260, 0.625), series_of("a", 20, 8.0)),
-        (series_of("z", 260, 0.625), series_of("a", 17, 10.0, description="CT Plain")),
         (series_of("z", 260, 0.625), series_of("a", 14, 5.0)),  # 65 mm are not a head
         (series_of("z", 32, 5.0), series_of("a", 31, 5.0)),
         (series_of("z", 32, 5.0, kernel="BONE"), series_of("a", 32, 5.0, contrast=True)),
         (series_of("z", 18, 5.0), series_of("a", 32, 5.0, contrast=True)),  # 85 mm plain
         (series_of("z", 32, 5.0, contrast=True), series_of("a", 2, 5.0)),  # a plain stub
         (series_of("z", 32, 5.0, contrast=True), coronal("a", 60, 4.0)),
-        (series_of("z", 300, 0.625, description="CT SPO axi"), coronal("a", 60, 3.0)),
         (series_of("z", 30, 5.0, no_contrast=True), series_of("a", 30, 5.0)),
         (series_of("z", 30, 5.0, description="头部平扫"), series_of("a", 32, 5.0, description="头部增强")),
         (series_of("z", 32, 5.0, body_part="CHEST"), series_of("a", 3, 5.0)),  # a stub of the head
-        (series_of("z", 260, 0.625), ordered(stack([0, 5, 10, 15, 40, *range(45, 150, 5)], series_uid="a"))),
         (
             series_of("z", 30, 5.0),
             ordered([*stack(range(0, 160, 5), series_uid="a"), header(5, number=99, series_uid="a")]),
         ),
-        (  # steps of 4 mm, then of 5
-            series_of("z", 30, 5.0),
-            ordered(stack([*range(0, 80, 4), *range(80, 160, 5)], series_uid="a")),
-        ),
         (  # 90 mm without a gap are not a head
             ordered(stack([0, 5, 10, 15, 40, *range(45, 150, 5)], series_uid="z")),
             series_of("a", 19, 5.0),
-        ),
-        (  # called plain, though with a duplicate
-            ordered([header(5 * i, series_uid="z", description="CT Plain") for i in (3, *range(30))]),
-            series_of("a", 30, 5.0),
         ),
         (
             series_of("z", 32, 5.0, path="s/CT-2/1.dcm", sop_uid="1"),
@@ -99,50 +83,13 @@ def test_preferences(better, worse):
     assert chosen(better, worse)[0] == "z"
 
 
-DESCRIPTIONS = {
-    "plain": """
-    CT PLAIN|CT PRE CONTRAST THIN|Non-Contrast Head|HEAD W/O CONTRAST|UNENHANCED|HEAD_WITHOUT_IV_CONTRAST
-    Post Fossa 2.5mm|Schädel nativ|Kopf ohne KM|HEAD NO IV CONTRAST|Post Op 5mm|Post processing|Postprocess
-    post-processed 5mm|Head WO|HEAD WITHOUT|HEAD W/O|Head with 3D|BRAIN W 80 L 40|Cranio senza mdc
-    Cranio senza contrasto|CEREBRO SIN CIV|HEAD IV-|CT Plain THIN|CT Thin Plain|CT Plain 3mm|CT 55mm Plain
-    CT 3.753.75mm Plain|CT PRE CONTRAST 5MM STD|CT Thin Stnd|CT I To S|CT 0.625mm|CT 0.625mm-2|CT 5mm
-    CT 2.55mm|Post trauma 5mm|Post surgery 5mm|Post EVD 5mm|Post coiling 5mm|Post clipping 5mm
-    Post shunt 5mm|Post lysis 5mm|Post tPA 5mm|Head before contrast|Crane sans injection
-    Craneo sin contraste|Cranio sem contraste|CTNONCONTRAST|Kopf ohne Kontrastmittel|HEAD NON CE|HEAD NO IV
-    HEAD W/O 5MM|HEAD W/O CONTRAST STD|CRANIO S/C
-    """,
-    "post-contrast": """
-    CT POST CONTRAST-2|CE_5MM|HEAD C+|CTA HEAD|5mm POST|Kopf mit KM|without and with contrast
-    Circle of Willis|AX MIP 10mm|MinIP 5mm|Head MIN IP|Subtraction 1.0|DE Iodine|DE VNC 5.0
-    Virtual Non-Contrast|virtual non contrast 5mm|VIRTUAL_UNENHANCED|PreMonitoring|HEAD W|HEAD W-2
-    Head with 5mm|Head With|HEAD WWO|HEAD WWO CONTRAST 5MM STD|Head W AND WO contrast 5.0|Head Delayed
-    HEAD IV+|Cranio con mdc|CEREBRO CON CIV|CT 4cc sec 150cc D3D on|CT 4cc sec 150cc D3D on-2
-    CT POST CONTRAST|CT 5mm POST CONTRAST|CT 55mm Contrast|CT ORAL IV|CT ORAL|Kopf Kontrast|HEAD +C 5mm
-    HEAD 80 ML|CRANE INJECTE|Bolus 10mm|HEAD IV-2|Head With 2.5 mm-2|Cranio dopo mdc|Angio 1mm|Venous 1mm
-    Arterial 1mm|PERFUSION 5mm|Enhanced 5mm|Carotid 1mm|HEAD W AND WO STD|Head with and without STD
-    HEAD WO AND W STD|Head without and with STD|Head without & with STD|HEAD WO+W STD|HEAD W/|HEAD W/ 5MM
-    HEAD W/WO|HEAD W/WO CONTRAST STD|HEAD W/O & W/ CONTRAST|HEAD WO/W|HEAD W/O/W STD|HEAD W/O AND W/ STD
-    CRANIO C/C|CEREBRO C/ CIV
-    """,
-    "bone": """
-    CT BONE|Temporal bones|CT Thin Details|CT Thin Bone|CT PRE CONTRAST BONE|Schädel Knochen|OSSEOUS
-    Temporal 0.6|Petrous 0.6|IAC 0.6
-    """,
-    "post-contrast bone": "BONE POST CONTRAST",
-}
-"""Descriptions of CQ500 and of other places, several a line."""
+DESCRIPTIONS = Path(__file__).with_name("descriptions.csv").read_text("utf-8").splitlines()[1:]
+"""Descriptions of CQ500 and of other places."""
 
 
-@pytest.mark.parametrize(
-    ("description", "expected"),
-    [
-        (one.strip(), kind)
-        for kind, lines in DESCRIPTIONS.items()
-        for line in lines.strip().splitlines()
-        for one in line.split("|")
-    ],
-)
-def test_descriptions(description, expected):
+@pytest.mark.parametrize("row", DESCRIPTIONS)
+def test_descriptions(row):
+    description, expected = row.split(",")
     assert kind(series_of("a", 32, 5.0, description=description)) == expected
     if "/" not in description:  # the folder stands for a missing description
         in_folder = [header(5 * i, path=f"scan/{description}/{i}.dcm") for i in range(30)]
@@ -163,7 +110,6 @@ def test_a_series_longer_than_a_head_stands_behind():
     ("series", "codes", "detail"),
     [
         (series_of("a", 32, 5.0, contrast=True), [Code.SERIES_KIND], "is post-contrast"),
-        (series_of("a", 32, 5.0, description="CT BONE POST"), [Code.SERIES_KIND], "is post-contrast, bone"),
         (coronal("a", 40, 4.0), [Code.SERIES_KIND], "is not axial"),
         (
             series_of("a", 80, 5.0, body_part="CHEST"),
@@ -173,7 +119,6 @@ def test_a_series_longer_than_a_head_stands_behind():
         (series_of("a", 54, 5.0), [Code.SERIES_KIND], "is longer than a head (265 mm)"),
         (series_of("a", 14, 5.0, description="CT Plain"), [Code.PART_OF_HEAD], "14 slices cover 65 mm"),
         (series_of("a", 32, 5.0, description="CT Plain"), [], ""),
-        (series_of("a", 53, 5.0, description="CT Plain"), [], ""),
         (ordered([header(5 * i, path=f"scan/qwert/{i}.dcm") for i in range(30)]), [], ""),  # name of a folder
     ],
 )
@@ -189,10 +134,7 @@ def test_the_kind_of_what_is_chosen_is_noted(series, codes, detail):
         (["CT 5mm", "CT Plain"], "CT Plain"),  # called plain rather than not called anything
         (["CT I To S", "CT PRE CONTRAST 5MM STD"], "CT PRE CONTRAST 5MM STD"),
         (["CT 5mm-2", "CT 5mm", "CT 5mm-3"], "CT 5mm"),
-        (["CT Plain-2", "CT 4cc sec 150cc D3D on"], "CT Plain-2"),
-        (["CT 4cc sec 150cc D3D on", "CT 4cc sec 150cc D3D on-2"], "CT 4cc sec 150cc D3D on"),
         (["CT BONE", "CT POST CONTRAST"], "CT BONE"),
-        *((["CT 5mm", name], name) for name in ("NCCT", "Kopf nativ", "Crane native", "CT -C")),
     ],
 )
 def test_names_decide_between_series_that_are_alike(names, expected):
@@ -225,10 +167,9 @@ OTHER_PARTS = """
         ("CT BONE", "", False),
         ("CT Plain", "SKULL", False),
         *(
-            (f"{text} 5mm", "NECK", False)
-            for text in ("Brain", "Skull", "Cranio", "Cerebro", "Neuro", "Kopf")
+            (text, "NECK", False)
+            for text in ["Brain", "Skull", "Cranio", "Cerebro", "Neuro", "Kopf", "Schädel", "Hirn", "Crâne"]
         ),
-        *((f"{text} 5mm", "NECK", False) for text in ("Schädel", "Schaedel", "Hirn", "Crane", "Crâne")),
         ("Alarm shipped", "", False),  # arm, hip
     ],
 )
@@ -244,23 +185,6 @@ def test_uid_kernel_and_path_decide_last():
     series = [ordered(stack(range(0, 150, 5), series_uid=u, kernel=k, path=p)) for u, k, p in places]
     for seed in range(5):
         assert rank_series(random.Random(seed).sample(series, 4)) == series
-
-
-def test_every_series_in_order():
-    series = [
-        series_of("stub", 5, 5.0, description="CT Plain"),
-        series_of("thin", 250, 0.625, description="CT Plain THIN"),
-        series_of("post", 32, 5.0, description="CT POST CONTRAST"),
-        series_of("bone", 32, 5.0, description="CT BONE"),
-        series_of("chest", 80, 5.0, description="CT 5mm", body_part="CHEST"),
-        series_of("thick", 32, 5.0, description="CT Plain"),
-        coronal("cor", 60, 3.0),
-        series_of("7mm", 22, 7.0, description="CT Plain"),
-    ]
-    expected = ["thick", "7mm", "thin", "bone", "post", "cor", "chest", "stub"]
-    for seed in range(5):
-        random.Random(seed).shuffle(series)
-        assert [one.series_uid for one in rank_series(series)] == expected
 
 
 def test_reasons_and_entries_of_any_choice():
@@ -281,13 +205,6 @@ def test_reasons_and_entries_of_any_choice():
     assert not_chosen(thin, series) == entries
     _, reason = chosen(post, series_of("b", 2, 5.0))
     assert reason.endswith("and the plain ones cover less than 60 mm")
-    duplicate = header(5, number=9, series_uid="b")
-    (entry,) = not_chosen(thick, [ordered([*stack([0, 5, 10], series_uid="b"), duplicate]), thick])
-    assert entry.detail == "series 's' (b), 4 files: plain, 5.0 mm, 3 slices, 10 mm, 1 duplicate"
-    stored = replace(PIXELS, frames=30)
-    frames = [header(5 * k, path="multi.dcm", frame=k, sop_uid="1.2", pixels=stored) for k in range(30)]
-    (entry,) = not_chosen(thick, [ordered(frames)])
-    assert " 1 files: " in entry.detail
     chest = series_of("a", 32, 5.0, body_part="CHEST")  # never refused
     assert reason_for(chest, [chest]) == "plain, 5.0 mm, 32 slices, 155 mm; the only series"
 
@@ -333,7 +250,7 @@ def agents(description: str, *, contrast: bool = False, no_contrast: bool = Fals
         (agents("HEAD POST CONTRAST"), "post-contrast"),
     ],
 )
-def test_the_header_outranks_the_description_and_a_contradiction_is_noted(series, expected):
+def test_header_outranks_description(series, expected):
     assert kind(series) == expected
     noted = [entry.detail for entry in kind_entries(series) if entry.code == Code.CONTRAST_UNSURE]
     contradicted = series.headers[0].contrast or series.headers[0].no_contrast

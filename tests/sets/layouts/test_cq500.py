@@ -53,8 +53,6 @@ def test_reads_that_cannot_be_used(tmp_path):
     path.write_text(good.replace("b,B1,0", "b,B1,?"))
     with pytest.raises(DataError, match=r"line 3: R1:ICH must be 0 or 1, got '\?'"):
         read_cq500_findings(path)
-    with pytest.raises(DataError, match=r"nothing\.csv: no such table"):
-        read_cq500_findings(tmp_path / "nothing.csv")
 
 
 @pytest.mark.realdata
@@ -63,14 +61,8 @@ def test_the_public_reads_of_cq500(shared_data, tmp_path):
     source = shared_data / "features" / "cq500_reads.csv"
     findings = read_cq500_findings(source)
     assert len(findings) == 491
-    assert findings[list(FINDINGS)].sum().to_dict() == {
-        "ICH": 205,
-        "IPH": 134,
-        "IVH": 28,
-        "SDH": 53,
-        "EDH": 13,
-        "SAH": 60,
-    }
+    counts = {"ICH": 205, "IPH": 134, "IVH": 28, "SDH": 53, "EDH": 13, "SAH": 60}
+    assert findings[list(FINDINGS)].sum().to_dict() == counts
     assert (~findings.readers_agree).sum() == 78
     kinds = findings[list(FINDINGS[1:])].any(axis=1)
     assert not (kinds & ~findings.ICH).any()

@@ -40,7 +40,7 @@ def prepared_of(root, *, window=BRAIN, out="out"):
     return prepare("slices", root, root.parent / out, jobs=1, window=window)
 
 
-def test_each_picture_is_a_scan_of_one_slice_with_its_label(root):
+def test_each_picture_is_a_scan_of_one_slice(root):
     prepared = prepared_of(root)
     assert prepared.scans.label.to_dict() == {name: i % 2 for i, name in enumerate(NAMES)}
     assert prepared.scans.patient.tolist() == prepared.scans.index.tolist()  # each its own
@@ -75,12 +75,9 @@ def test_changed_picture_and_other_window(root):
     assert before.fingerprint != after.fingerprint
     with pytest.raises(DataError, match="out: was prepared with window"):
         prepared_of(root, window=(40.0, 120.0))
-    wide = prepared_of(root, window=(40.0, 120.0), out="wide")
-    assert wide.fingerprint != after.fingerprint
-    wide_hu = [hu_of_grey(GREYS[3], window=(40.0, 120.0)).tolist()]
-    assert wide.hu("d").tolist() == wide_hu
     (after.folder / "prepared.json").unlink()  # as after damage
-    assert prepared_of(root, window=(40.0, 120.0)).hu("d").tolist() == wide_hu
+    wide = prepared_of(root, window=(40.0, 120.0))
+    assert wide.hu("d").tolist() == [hu_of_grey(GREYS[3], window=(40.0, 120.0)).tolist()]
 
 
 @pytest.mark.parametrize(
@@ -106,13 +103,6 @@ def test_a_slice_without_a_label_takes_no_part(root):
     assert prepared.scans.label.to_dict() == {"a": 0, "b.1": 1}
     lines = prepared.ledger[prepared.ledger.code == Code.NO_LABEL]
     assert dict(zip(lines.scan, lines.file, strict=True)) == {"d": "deeper/d.png", "ü": "ü.png"}
-
-
-@pytest.mark.parametrize("columns", ["slice,kinds", "name,label", "slice,label,patient"])
-def test_columns_of_the_table(root, columns):
-    table(root, ["a,0,", "b.1,1,"], columns if columns.count(",") == 2 else f"{columns},x")
-    with pytest.raises(DataError, match=r"labels\.csv: "):
-        prepared_of(root)
 
 
 def test_a_slice_is_there_once(root):
@@ -151,8 +141,7 @@ def dicom(rsna_root, tmp_path):
     for path in paths:
         if dcmread(path, stop_before_pixels=True).StudyInstanceUID == study:
             shutil.copy(path, root / f"slice_{path.name}")
-    names = sorted(path.stem for path in root.iterdir())
-    table(root, [f"{name},{i % 2}" for i, name in enumerate(names)])
+    table(root, [f"{path.stem},{i % 2}" for i, path in enumerate(sorted(root.iterdir()))])
     return root
 
 
@@ -167,19 +156,6 @@ def test_dicom_slices(dicom, rsna_root, tmp_path):
     assert set(slices.scans.patient) == set(of_scan.patient)
     with pytest.raises(DataError, match=r"in: holds no PNG or JPEG picture; leave out window"):
         prepared_of(dicom, out="windowed")
-
-
-def test_unusable_dicom_slice(dicom):
-    victim, other = sorted(dicom.glob("*.dcm"))[:2]
-    victim.write_bytes(victim.read_bytes()[:3000])
-    image = dcmread(other)
-    image.Modality = "MR"
-    image.save_as(other)
-    prepared = prepared_of(dicom, window=None)
-    assert not {victim.stem, other.stem} & {*prepared.scans.index}
-    told = prepared.ledger.groupby("scan").code.agg(list)
-    assert told[victim.stem] == [Code.UNREADABLE, Code.SCAN_EMPTY]
-    assert told[other.stem] == [Code.NOT_CT, Code.SCAN_EMPTY]
 
 
 @pytest.mark.realdata

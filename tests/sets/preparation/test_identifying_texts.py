@@ -36,18 +36,6 @@ def test_texts_of_the_files(prepared):
     assert "InstitutionName" not in texts
 
 
-def test_japanese_of_seven_bits(prepared):
-    """ISO 2022 IR 87 switches to kanji by an escape sequence, and all its bytes are ASCII."""
-    (scan,) = prepared.scans.index
-    path = prepared_study(prepared, scan).files[0]
-    content = path.read_bytes()
-    names = {"PatientName": "Yamada^Tarou=山田^太郎", "StudyDescription": "頭部\\縦"}
-    phantoms.rewrite(path, SpecificCharacterSet=["", "ISO 2022 IR 87"], **names)
-    texts = study_texts(prepared_study(prepared, scan))
-    path.write_bytes(content)
-    assert {name: texts[name] for name in names} == names
-
-
 def test_source_files_from_below(prepared):
     (scan,) = prepared.scans.index
     files = prepared_study(prepared, scan).files

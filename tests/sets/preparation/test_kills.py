@@ -1,4 +1,4 @@
-"""A few kills of prepare do no harm; `python -m tests.sets.kills` does fifty."""
+"""Kills of prepare do no harm."""
 
 import shutil
 from contextlib import suppress
@@ -20,7 +20,7 @@ def test_killed_runs_leave_whole_files_and_are_mended(tmp_path):
     assert killed > 0
 
 
-def test_set_that_is_half_updated_is_not_opened_as_if_whole(rsna_root, tmp_path, monkeypatch):
+def test_half_updated_set_is_not_opened(rsna_root, tmp_path, monkeypatch):
     """A run over an older set ends after its scans and before its tables."""
     root = shutil.copytree(rsna_root, tmp_path / "set")
     prepare.prepare("rsna", root, tmp_path / "out", jobs=1)

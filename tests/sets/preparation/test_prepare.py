@@ -1,6 +1,5 @@
 """Prepare: pixels and labels arrive rightly, a second run does only what is missing, bad input is told."""
 
-import errno
 import json
 import os
 import shutil
@@ -13,7 +12,7 @@ import pytest
 from pydicom import dcmread
 from pydicom.config import disable_value_validation
 
-from ich_mil.errors import ConfigError, DataError
+from ich_mil.errors import DataError
 from ich_mil.ledger import INCOMPLETE, Code, LedgerEntry, incomplete
 from ich_mil.sets.labels import UNKNOWN
 from ich_mil.sets.preparation import scan as module
@@ -47,19 +46,6 @@ def test_rsna_files_labels_and_order(prepared, rsna_root):
         assert (rows.position.iloc[0], rows.position.iloc[-1]) == (0.0, 1.0)
         header = dcmread(rsna_root / rows.source.iloc[0], stop_before_pixels=True)
         assert header.StudyInstanceUID == scan
-
-
-def test_hounsfield_units_are_those_of_the_phantom(prepared):
-    """Whatever the encoding and its faults: air is near -1000, bone is dense, the middle is brain or CSF."""
-    for scan in prepared.scans.index:
-        hu = prepared.hu(scan)
-        middle = hu[len(hu) // 2]
-        assert hu.dtype == np.int16
-        assert hu.min() >= -1024
-        assert middle.max() > 700
-        assert -1024 <= np.median(middle[:3]) <= -950
-        soft = middle[20:44, 20:44]  # brain and ventricles, no skull at 64 pixels
-        assert 10 < np.median(soft) < 50
 
 
 def test_cq500_labels_and_plain_series(cq500_root, tmp_path):
@@ -116,8 +102,6 @@ def test_thin_slices_are_averaged(thin, tmp_path):
     as_is = prepare("unlabelled", thin, tmp_path / "whole", jobs=1, thickness_mm=0)
     assert len(as_is.table) == len(list((thin / "scan").iterdir()))
     assert not as_is.table.corrections.str.contains(Code.AVERAGED).any()
-    means = prepare("unlabelled", thin, tmp_path / "means", jobs=1, thickness_mm=10)
-    assert len(means.table) < len(prepared.table)
 
 
 def test_label_of_an_averaged_slice(rsna_root, tmp_path):
@@ -237,14 +221,8 @@ def test_links(study, tmp_path):
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "study").symlink_to(study / "a")
     (tmp_path / "links" / "round").symlink_to(tmp_path / "links")
-    (tmp_path / "links" / "broken.dcm").symlink_to(tmp_path / "nowhere")
     prepared = prepare("unlabelled", tmp_path / "links", tmp_path / "out", jobs=1)
     assert prepared.scans.slices.tolist() == [len(list((study / "a").iterdir()))]
-    (told,) = prepared.ledger.loc[prepared.ledger.file == "broken.dcm"].itertuples()
-    assert (told.code, told.detail) == (
-        Code.NOT_OPENED,
-        "broken.dcm: it cannot be opened: No such file or directory",
-    )
 
 
 def test_full_disk(rsna_root, prepared, tmp_path, monkeypatch):
@@ -268,16 +246,10 @@ def test_contrast_words_of_the_site(study, tmp_path):
     for path in (study / "a").iterdir():
         phantoms.rewrite(path, SeriesDescription="Qwert")
     words = tmp_path / "words.csv"
-    told = {}
-    for meaning in ("contrast", "plain"):
-        words.write_text(f"phrase,meaning\nqwert,{meaning}\n", "utf-8")
-        prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1, contrast_words=words)
-        told[meaning] = {*prepared.ledger.code} & {Code.SERIES_KIND, Code.CONTRAST_UNSURE}
-    prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1)
-    told["nothing"] = {*prepared.ledger.code} & {Code.SERIES_KIND, Code.CONTRAST_UNSURE}
-    assert told == {"contrast": {Code.SERIES_KIND}, "plain": set(), "nothing": set()}
-    with pytest.raises(ConfigError, match=r"none\.csv"):
-        prepare("unlabelled", study, tmp_path / "out", jobs=1, contrast_words=tmp_path / "none.csv")
+    words.write_text("phrase,meaning\nqwert,contrast\n", "utf-8")
+    for path, kinds in ((words, {Code.SERIES_KIND}), (None, set())):
+        prepared = prepare("unlabelled", study, tmp_path / "out", jobs=1, contrast_words=path)
+        assert {*prepared.ledger.code} & {Code.SERIES_KIND, Code.CONTRAST_UNSURE} == kinds
 
 
 def test_read_only_finished_set(study, tmp_path, monkeypatch, capsys):
@@ -294,22 +266,15 @@ def test_read_only_finished_set(study, tmp_path, monkeypatch, capsys):
     about = json.loads((out / "prepared.json").read_text())
     (out / "prepared.json").write_text(json.dumps(about | {"files": ""}))
     assert len(prepare("unlabelled", study, out, jobs=1).table) == len(before.table) - 1, "it was unfinished"
-    (out / "prepared.json").write_text(json.dumps({k: v for k, v in about.items() if k != "files"}))
-    assert len(prepare("unlabelled", study, out, jobs=1).table) == len(before.table) - 1
 
 
-@pytest.mark.parametrize(
-    "uid",
-    ["../../evil", "..", "1." * 150, "Schädel/x"],
-    ids=range(4),
-)
+@pytest.mark.parametrize("uid", ["../../evil", "1." * 150], ids=["up", "long"])
 def test_scan_ids_stay_in_the_folder(study, tmp_path, uid):
     """Study UIDs are what a file says, and a file can say anything."""
     shutil.rmtree(study / "b")
     with disable_value_validation():
         for path in (study / "a").iterdir():
             image = dcmread(path)
-            image.SpecificCharacterSet = "ISO_IR 192"
             image.StudyInstanceUID = uid
             image.save_as(path)
     before = set(tmp_path.rglob("*"))
@@ -317,30 +282,20 @@ def test_scan_ids_stay_in_the_folder(study, tmp_path, uid):
     written = set(tmp_path.rglob("*")) - before
     assert all(path.is_relative_to(tmp_path / "out") for path in written)
     (scan,) = prepared.scans.index
-    path = scan_file(tmp_path / "out", scan)
-    assert path.resolve().parent == tmp_path / "out" / "scans"
-    assert len(prepared.hu(scan)) == len(list((study / "a").iterdir()))
+    assert scan_file(tmp_path / "out", scan).resolve().parent == tmp_path / "out" / "scans"
 
 
 def test_labelled_folder(study, tmp_path):
-    (study / "labels.csv").write_text("\ufeffscan,label\na,1\nb,0\n")
-    prepared = prepare("folder", study, tmp_path / "out", jobs=1)
-    assert sorted(prepared.scans.label) == [0, 1]
-    positive = prepared.table[prepared.table.scan_label == 1]
-    assert positive.source.str.startswith("a/").all()
-
-
-def test_study_without_a_label(study, tmp_path, capsys):
-    (study / "labels.csv").write_text("scan,label\na,1\n")
+    """A study without a row takes no part; labels may come later."""
+    (study / "labels.csv").write_text("\ufeffscan,label\na,1\n")
     prepared = prepare("folder", study, tmp_path / "out", jobs=1)
     assert prepared.scans.label.tolist() == [1]
     (line,) = prepared.ledger[prepared.ledger.code == Code.NO_LABEL].to_dict("records")
-    assert line["file"].startswith("b/")
-    assert "which take no part: 1" in capsys.readouterr().out
     assert prepared.folders == {prepared.scans.index[0]: "a", line["scan"]: "b"}
     (study / "labels.csv").write_text("scan,label\na,\nb,0\n")
     again = prepare("folder", study, tmp_path / "out", jobs=1)
     assert again.scans.label.to_dict() == {line["scan"]: 0}
+    assert again.table.source.str.startswith("b/").all()
 
 
 @pytest.mark.parametrize("column", ["accession", "series"])
@@ -355,21 +310,12 @@ def test_labels_by_accession_number_or_series(study, tmp_path, column):
     assert {prepared.folders[scan]: label for scan, label in prepared.scans.label.items()} == {"a": 1, "b": 0}
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ("a,1\nb,0\nc,0", r"rows .*: c \(line 4\)"),
-        ("a,1\nb,0\nc,0\nd,1", r"c \(line 4\), d \(line 5\) \(d/notes\.txt: it is not a DICOM file"),
-        ("a,1\nb,2", r"'2' \(line 3\)"),
-        ("a,1\na,0", "lines .* 2 and 3"),
-        ("a,\nb,", "no row has a label"),
-    ],
-)
-def test_bad_label_files(study, tmp_path, rows, message):
-    (study / "labels.csv").write_text(f"scan,label\n{rows}\n")
+def test_bad_label_file(study, tmp_path):
+    (study / "labels.csv").write_text("scan,label\na,1\nb,0\nc,0\nd,1\n")
     (study / "d").mkdir()
     (study / "d" / "notes.txt").write_text("no picture")
-    with pytest.raises(DataError, match=rf"labels\.csv: .*{message}"):
+    told = r"labels\.csv: .*c \(line 4\), d \(line 5\) \(d/notes\.txt: it is not a DICOM file"
+    with pytest.raises(DataError, match=told):
         prepare("folder", study, tmp_path / "out", jobs=1)
     assert not (tmp_path / "out" / "scans").exists()
 
@@ -391,18 +337,6 @@ def test_bad_folders(study, tmp_path):
     prepare("unlabelled", study, tmp_path / "good", jobs=1)
     with pytest.raises(DataError, match="good: was prepared with root"):
         prepare("unlabelled", empty, tmp_path / "good", jobs=1)
-    (study / "labels.csv").write_text("scan,label\na,1\nb,0\n")
-    with pytest.raises(DataError, match="was prepared with layout unlabelled, not folder"):
-        prepare("folder", study, tmp_path / "good", jobs=1)
-
-
-def test_folder_that_cannot_be_listed(study, tmp_path, monkeypatch):
-    def fail(place):
-        raise OSError(errno.EACCES, "x", place)
-
-    monkeypatch.setattr(os, "scandir", fail)
-    with pytest.raises(DataError, match=r"set: cannot be listed \(Permission denied\)"):
-        prepare("unlabelled", study, tmp_path / "out", jobs=1)
 
 
 @pytest.mark.realdata
@@ -419,18 +353,6 @@ def test_ge_study(shared_data, tmp_path):
     assert hu.min() == -1024
     brain = hu[20, 200:300, 200:300]
     assert 15 < np.median(brain) < 50
-
-
-@pytest.mark.realdata
-def test_oddities_end_in_the_ledger(shared_data, tmp_path):
-    oddities = shared_data / "oddities"
-    with pytest.raises(DataError, match=r"no scan has a usable slice; .*ledger\.csv says why"):
-        prepare("unlabelled", oddities, tmp_path / "none", jobs=1)
-    told = pd.read_csv(tmp_path / "none" / "ledger.csv").set_index("file").code
-    assert set(told.dropna().index.dropna()) == {path.name for path in oddities.iterdir()}
-    assert told["philips_localizer_I10"] == Code.LOCALIZER
-    assert told["enhancedCT_perfusion_map_2frames.dcm"] == Code.NO_HU_SCALE
-    assert told["._IM-0001-0001.dcm"] == Code.NOT_DICOM
 
 
 @pytest.mark.parametrize("many", [0, 200], ids=["processes", "threads"])
@@ -450,7 +372,7 @@ def test_dask_cluster_gives_the_same_set(rsna_root, prepared, tmp_path):
     """joblib's dask backend: the same call in another context, both workers take part."""
     distributed = pytest.importorskip("distributed")
     with (
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         distributed.Client(cluster) as client,
         joblib.parallel_config(backend="dask"),
     ):

@@ -5,15 +5,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from pydicom.uid import (
-    MPEG2MPML,
-    JPEG2000Lossless,
-    JPEGBaseline8Bit,
-    JPEGExtended12Bit,
-    JPEGLosslessSV1,
-    JPEGLSLossless,
-    RLELossless,
-)
+from pydicom.uid import MPEG2MPML, JPEG2000Lossless, JPEGLosslessSV1, JPEGLSLossless, RLELossless
 
 from ich_mil.study.files import codec
 from ich_mil.study.files.codec import CodecError, decode
@@ -32,8 +24,6 @@ def decoded(stream, syntax, *, storage=TWELVE_BIT, rows=H, columns=W):
 
 @pytest.mark.parametrize("syntax", LOSSLESS)
 def test_lossless_values(syntax):
-    stored = stored_values()
-    np.testing.assert_array_equal(decoded(code_stream(stored, TWELVE_BIT, syntax), syntax), stored)
     stored = stored_values(SIGNED)
     stored[0, :4] = -32768, -1, 0, 32767
     found = decoded(code_stream(stored, SIGNED, syntax), syntax, storage=SIGNED)
@@ -41,33 +31,9 @@ def test_lossless_values(syntax):
     np.testing.assert_array_equal(found, stored)
 
 
-def without_sign(stored, precision):
-    """JPEG 2000 of values below 2^precision, whose stream says that they are of that precision.
-
-    GDCM writes 16 bits only. A decoder adds half of the range, so another range asks for other values.
-    """
-    moved = (stored + (1 << 15) - (1 << (precision - 1))).astype(np.uint16)
-    stream = bytearray(code_stream(moved, replace(TWELVE_BIT, bits=16), JPEG2000Lossless))
-    stream[stream.index(b"\xff\x51") + 40] = precision - 1  # Ssiz (T.800 A.5.1)
-    return bytes(stream)
-
-
-@pytest.mark.parametrize("bits", [8, 12, 16])
-def test_signed_values_of_a_stream_without_sign(bits):
-    half = 1 << (bits - 1)
-    stored = stored_values().clip(max=2 * half - 1)
-    stored[0, :5] = 0, 1, half - 1, half, 2 * half - 1
-    storage = replace(SIGNED, bits=bits)
-    found = decoded(without_sign(stored, bits), JPEG2000Lossless, storage=storage)
-    assert found.dtype == np.int16
-    np.testing.assert_array_equal(found[0, :5], [0, 1, half - 1, -half, -1])
-    unsigned = decoded(without_sign(stored, bits), JPEG2000Lossless, storage=replace(storage, signed=False))
-    np.testing.assert_array_equal(unsigned, stored)
-
-
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("syntax", LOSSLESS)
-def test_bits_above_the_stored_ones_are_left_as_they_are(syntax, signed):
+def test_bits_above_the_stored_are_unchanged(syntax, signed):
     storage = replace(TWELVE_BIT, signed=signed)
     stored = stored_values(storage)
     stored[0, :2] = 30768, 0x1428  # padding whose sign was lost, an overlay
@@ -75,18 +41,8 @@ def test_bits_above_the_stored_ones_are_left_as_they_are(syntax, signed):
     np.testing.assert_array_equal(decoded(stream, syntax, storage=storage), stored)
 
 
-def test_segments_before_the_frame_header_are_skipped():
-    """Marker C4 (Huffman tables) lies among those of frames (table B.1)."""
-    stored = stored_values()
-    stream = code_stream(stored, TWELVE_BIT, JPEGLosslessSV1)
-    frame, table, scan = (stream.index(marker) for marker in (b"\xff\xc3", b"\xff\xc4", b"\xff\xda"))
-    assert frame < table < scan
-    moved = stream[:frame] + stream[table:scan] + stream[frame:table] + stream[scan:]
-    np.testing.assert_array_equal(decoded(moved, JPEGLosslessSV1), stored)
-
-
 @pytest.mark.parametrize("syntax", WITH_END)
-def test_padding_behind_the_end_is_no_part_of_it(syntax):
+def test_padding_behind_the_end_is_ignored(syntax):
     stored = stored_values()
     stream = code_stream(stored, TWELVE_BIT, syntax).rstrip(b"\0\xff")
     for padding in (b"", b"\0", b"\xff", b"\0\0\0"):
@@ -102,49 +58,29 @@ def test_no_part_of_a_code_stream_is_decoded(syntax):
             decoded(stream[:n], syntax)
 
 
-@pytest.mark.parametrize("syntax", WITH_END)
-def test_another_size_or_depth_than_in_the_header(syntax):
-    stream = code_stream(stored_values(), TWELVE_BIT, syntax)
-    with pytest.raises(CodecError, match=f"stream has {H} x {W} x 1 of"):
-        decoded(stream, syntax, rows=W, columns=H)
-    with pytest.raises(CodecError, match=r" x 1 of 8$"):
-        decoded(stream, syntax, storage=EIGHT_BIT)
-
-
-@pytest.mark.parametrize(
-    ("syntax", "place", "value", "found"),
-    [
-        (JPEGLosslessSV1, 11, 3, f"{H} x {W} x 3 of"),
-        (JPEGLSLossless, 11, 3, f"{H} x {W} x 3 of"),
-        (JPEG2000Lossless, 41, 3, f"{H} x {W} x 3 of"),
-        (JPEG2000Lossless, 19, 4, f"{H} x {W - 4} x 1 of"),  # where the picture begins: T.800 B.2
-        (JPEG2000Lossless, 23, 4, f"{H - 4} x {W} x 1 of"),
-    ],
-)
-def test_a_stream_of_colour_or_of_a_part_of_its_grid(syntax, place, value, found):
+@pytest.mark.parametrize(("syntax", "samples"), list(zip(WITH_END, (11, 11, 41), strict=True)))
+def test_streams_unlike_their_header(syntax, samples):
+    """Another size, depth or number of samples."""
     stream = bytearray(code_stream(stored_values(), TWELVE_BIT, syntax))
-    stream[place] = value
-    with pytest.raises(CodecError, match=found):
+    with pytest.raises(CodecError, match=f"stream has {H} x {W} x 1 of"):
+        decoded(bytes(stream), syntax, rows=W, columns=H)
+    with pytest.raises(CodecError, match=r" x 1 of 8$"):
+        decoded(bytes(stream), syntax, storage=EIGHT_BIT)
+    stream[samples] = 3
+    with pytest.raises(CodecError, match=f"{H} x {W} x 3 of"):
         decoded(bytes(stream), syntax)
 
 
-@pytest.mark.parametrize("bits", [2, 16])
-def test_the_fewest_and_the_most_bits_a_sample(bits):
-    stored = stored_values().clip(max=(1 << bits) - 1)
-    storage = replace(TWELVE_BIT, bits=bits)
-    np.testing.assert_array_equal(
-        decoded(code_stream(stored, storage, JPEGLSLossless), JPEGLSLossless, storage=storage), stored
-    )
+def test_jpeg_segment_beyond_the_stream():
+    """GDCM would end the process."""
+    stream = bytearray(code_stream(stored_values(), TWELVE_BIT, JPEGLosslessSV1))
+    stream[4] = 0xFF
+    with pytest.raises(CodecError, match="markers"):
+        decoded(bytes(stream), JPEGLosslessSV1)
 
 
 @pytest.mark.parametrize(
-    ("syntax", "package"),
-    [
-        (JPEGBaseline8Bit, "python-gdcm"),
-        (JPEGExtended12Bit, "python-gdcm"),
-        (JPEG2000Lossless, "python-gdcm"),
-        (JPEGLSLossless, "pyjpegls"),
-    ],
+    ("syntax", "package"), [(JPEG2000Lossless, "python-gdcm"), (JPEGLSLossless, "pyjpegls")]
 )
 def test_a_missing_decoder_is_named_by_its_package(syntax, package, monkeypatch):
     modules = {"python-gdcm": "gdcm", "pyjpegls": "jpeg_ls"}
@@ -153,22 +89,6 @@ def test_a_missing_decoder_is_named_by_its_package(syntax, package, monkeypatch)
     )
     with pytest.raises(CodecError, match=rf"needs the package {package}: pip install {package}$"):
         decoded(b"", syntax)
-
-
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (4, 0xFF),  # a length that reaches behind the end
-        (6, 0x7F),  # bits a sample
-        (15, 0x00),  # no marker where one must be
-        (16, 0x01),  # a marker that has no length
-    ],
-)
-def test_jpeg_streams_on_which_gdcm_ends_the_process(place, value):
-    stream = bytearray(code_stream(stored_values(), TWELVE_BIT, JPEGLosslessSV1))
-    stream[place] = value
-    with pytest.raises(CodecError, match=r"markers|bits"):
-        decoded(bytes(stream), JPEGLosslessSV1)
 
 
 def test_a_syntax_that_is_not_read():

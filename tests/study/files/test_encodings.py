@@ -19,7 +19,3 @@ def test_seed_is_read_rightly(tmp_path, case: Case):
     for header, expected in zip(headers, case.hu, strict=True):
         hu, _ = read_slice(header)
         np.testing.assert_allclose(hu.astype(float), expected, rtol=0, atol=case.tolerance)
-
-
-def test_names_of_seeds_do_not_repeat():
-    assert len({case.name for case in CASES}) == len(CASES) == 100

@@ -3,16 +3,15 @@
 from dataclasses import replace
 
 import numpy as np
-import pydicom
 import pytest
-from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.dataset import Dataset
 from pydicom.sequence import Sequence
 from pydicom.uid import ExplicitVRLittleEndian
 
 from ich_mil.ledger import Code
 from ich_mil.study.files.header import SliceHeader, StoredPixels, header_of, header_text, read_headers
 from tests.study.encodings import SIGNED, enhanced
-from tests.study.small_files import STORED, ct_slice, read, write, write_frames
+from tests.study.small_files import STORED, read, write, write_frames
 
 
 def header_of_file(folder, **changes):
@@ -58,24 +57,13 @@ def test_absent_optional_elements(tmp_path):
     assert (header.description, header.kernel, header.contrast) == ("", "", False)
 
 
-def test_rsna_header_without_sop_class_and_with_invalid_uids_gives_no_warning(tmp_path):
+def test_rsna_header_gives_no_warning(tmp_path):
     uids = {"SOPClassUID": None, "SOPInstanceUID": "ID_000012eaf", "StudyInstanceUID": "ID_f"}
     header = header_of_file(tmp_path, preamble=False, **uids)
     assert (header.sop_uid, header.study_uid, header.notes) == ("ID_000012eaf", "ID_f", ())
 
 
-@pytest.mark.parametrize("implicit", [False, True])
-def test_data_set_without_preamble_or_meta(tmp_path, implicit):
-    ds = ct_slice()
-    ds.file_meta = FileMetaDataset()
-    path = tmp_path / "bare"
-    pydicom.dcmwrite(path, ds, implicit_vr=implicit, little_endian=True)
-    assert path.read_bytes()[128:132] != b"DICM"
-    assert read_headers(path)[0].sop_uid == "1.2.3.1"
-    np.testing.assert_array_equal(read(path)[0], STORED - 1024)
-
-
-def test_missing_modality_is_noted_where_the_sop_class_is_ct(tmp_path):
+def test_missing_modality_of_a_ct_is_noted(tmp_path):
     assert [code for code, _ in header_of_file(tmp_path, Modality=None).notes] == [Code.MODALITY_MISSING]
     ds = enhanced([STORED], [SIGNED])
     ds.Modality = ""
@@ -90,25 +78,12 @@ MIP = {"ImageType": ["DERIVED", "SECONDARY", "MIP"]}
     ("changes", "told"),  # contrast, no contrast
     [
         ({}, (False, False)),
-        *(
-            ({"ContrastBolusAgent": agent}, (True, False))
-            for agent in ("OMNIPAQUE 350", "IV", "NON-IONIC 100ML")
-        ),
-        *(
-            ({"ContrastBolusAgent": agent}, (False, True))
-            for agent in ("NONE", "No contrast", "w/o", "N", "nil")
-        ),
-        *(
-            ({"ContrastBolusAgent": agent}, (False, True))
-            for agent in ("NA", "0", "without", "Unenhanced", "PLAIN")
-        ),
-        *(({"ContrastBolusAgent": agent}, (False, True)) for agent in ("none given", "ohne KM")),
+        *(({"ContrastBolusAgent": agent}, (True, False)) for agent in ("OMNIPAQUE 350", "IV")),
+        *(({"ContrastBolusAgent": agent}, (False, True)) for agent in ("NONE", "No contrast", "w/o", "0")),
+        *(({"ContrastBolusAgent": agent}, (False, True)) for agent in ("NA", "PLAIN", "ohne KM")),
         ({"ContrastBolusAgent": "-"}, (False, False)),
         ({"ContrastBolusAgent": "なし", "SpecificCharacterSet": "ISO_IR 192"}, (False, True)),
-        (
-            {"ContrastBolusAgent": "NONE", "ContrastBolusVolume": 100, "ContrastBolusRoute": "IV"},
-            (False, True),
-        ),
+        ({"ContrastBolusAgent": "NONE", "ContrastBolusVolume": 100}, (False, True)),
         ({"ContrastBolusAgent": "OMNIPAQUE", "ContrastBolusVolume": 0}, (True, False)),
         ({"ContrastBolusAgent": "", "ContrastBolusRoute": "", "ContrastBolusVolume": ""}, (False, False)),
         ({"ContrastBolusVolume": 100}, (True, False)),
@@ -122,14 +97,12 @@ MIP = {"ImageType": ["DERIVED", "SECONDARY", "MIP"]}
         (MIP | {"ContrastBolusAgent": "NONE"}, (True, False)),
     ],
 )
-@pytest.mark.parametrize("has_end_mark", [False, True])
-def test_whether_an_agent_was_given(tmp_path, changes, told, has_end_mark):
+def test_whether_an_agent_was_given(tmp_path, changes, told):
     if "ContrastBolusAgentSequence" in changes:
         items = [Dataset() for _ in changes["ContrastBolusAgentSequence"]]
         for item, meaning in zip(items, changes["ContrastBolusAgentSequence"], strict=True):
             item.CodeMeaning = meaning
         changes = {"ContrastBolusAgentSequence": Sequence(items)}
-        changes["ContrastBolusAgentSequence"].is_undefined_length = has_end_mark
     header = header_of_file(tmp_path, **changes)
     assert (header.contrast, header.no_contrast) == told
 
@@ -137,35 +110,20 @@ def test_whether_an_agent_was_given(tmp_path, changes, told, has_end_mark):
 @pytest.mark.parametrize(
     ("kind", "contrast"),
     [
-        *((kind, True) for kind in ("CT_SOM5 MIP", "MIP", "MIN IP", "MAX_IP", "SUBTRACTION")),
-        *((kind, True) for kind in ("MAT_SPECIFIC", "MAT_REMOVED")),
-        *((kind, False) for kind in ("VMI", "CT_SOM5 MPR", "CT_SOM5 SPI")),
+        *((kind, True) for kind in ("CT_SOM5 MIP", "MIN IP", "MAX_IP", "SUBTRACTION", "MAT_SPECIFIC")),
+        *((kind, False) for kind in ("VMI", "CT_SOM5 MPR")),
     ],
 )
-def test_what_is_derived_from_an_angiography_by_its_image_type_is_not_plain(tmp_path, kind, contrast):
+def test_image_types_derived_from_angiographies(tmp_path, kind, contrast):
     header = header_of_file(tmp_path, ImageType=["DERIVED", "SECONDARY", "AXIAL", kind])
     assert header.contrast is contrast
 
 
 @pytest.mark.parametrize(("flag", "lossy"), [("01", True), ("00", False), (None, False)])
-def test_a_file_that_was_compressed_with_loss_has_a_note(tmp_path, flag, lossy):
+def test_lossy_compression_is_noted(tmp_path, flag, lossy):
     path = write(tmp_path, LossyImageCompression=flag)
     assert read_headers(path)[0].pixels.lossy is lossy
     assert (Code.LOSSY in [code for code, _ in read(path)[1]]) is lossy
-
-
-def test_sizes_and_numbers(tmp_path):
-    path = write(tmp_path, Rows=2, Columns=8, AcquisitionNumber=3)
-    (header,) = read_headers(path)
-    assert (header.rows, header.columns, header.acquisition) == (2, 8, 3)
-    np.testing.assert_array_equal(read(path)[0], STORED.reshape(2, 8) - 1024)
-    assert header_of_file(tmp_path, Rows=4096, PixelData=bytes(2 * 4 * 4096)).rows == 4096
-    assert header_of_file(tmp_path, SliceThickness=-5).thickness is None
-    for ends in ((-2000, -3024), (-3024, -2000)):
-        header = header_of_file(tmp_path, PixelPaddingValue=ends[0], PixelPaddingRangeLimit=ends[1])
-        assert header.pixels.padding == (-3024, -2000)
-    far = header_of_file(tmp_path, ImagePositionPatient=[0, 0, -1e5], PixelSpacing=[0.001, 100])
-    assert (far.position, far.spacing) == ((0.0, 0.0, -1e5), (0.001, 100.0))
 
 
 def test_headers_are_kept_as_json(tmp_path):
@@ -174,7 +132,7 @@ def test_headers_are_kept_as_json(tmp_path):
         assert header_of("elsewhere", header_text(header)) == replace(header, path="elsewhere")
 
 
-def test_what_a_frame_says_of_itself_goes_before_what_is_said_for_all(tmp_path):
+def test_elements_of_a_frame_outrank_shared_elements(tmp_path):
     ds = enhanced([STORED, STORED], [SIGNED, SIGNED])
     own, shared = ds.PerFrameFunctionalGroupsSequence[1], ds.SharedFunctionalGroupsSequence[0]
     measures, soft, bone = Dataset(), Dataset(), Dataset()
@@ -197,15 +155,7 @@ def test_what_a_frame_says_of_itself_goes_before_what_is_said_for_all(tmp_path):
     assert (second.pixels.slope, second.pixels.intercept) == (2, -2048)
 
 
-def test_a_frame_that_is_a_subtraction_is_no_plain_slice(tmp_path):
-    ds, kind = enhanced([STORED, STORED], [SIGNED, SIGNED]), Dataset()
-    kind.FrameType = ["DERIVED", "PRIMARY", "VOLUME", "SUBTRACTION"]
-    ds.PerFrameFunctionalGroupsSequence[1].CTImageFrameTypeSequence = [kind]
-    first, second = read_headers(write_frames(tmp_path, ds))
-    assert (first.contrast, second.contrast) == (False, True)
-
-
-def test_a_thickness_that_a_frame_does_not_say_is_that_of_all_or_none(tmp_path):
+def test_thickness_of_frames_without_their_own(tmp_path):
     ds = enhanced([STORED, STORED], [SIGNED, SIGNED])
     own = Dataset()
     own.PixelSpacing = [0.4, 0.3]
@@ -224,6 +174,6 @@ def test_a_thickness_that_a_frame_does_not_say_is_that_of_all_or_none(tmp_path):
         (["", "ISO 2022 IR 87"], "CT 頭部 単純"),  # bytes of 7 bits only
     ],
 )
-def test_a_description_is_read_in_the_character_set_of_the_file(tmp_path, character_set, description):
+def test_description_in_the_character_set_of_the_file(tmp_path, character_set, description):
     header = header_of_file(tmp_path, SpecificCharacterSet=character_set, SeriesDescription=description)
     assert header.description == description

@@ -5,13 +5,12 @@ from pathlib import Path
 import pytest
 from pydicom.config import disable_value_validation
 from pydicom.dataset import Dataset
-from pydicom.uid import RLELossless
 
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
 from ich_mil.study.files.header import read_headers
 from ich_mil.study.files.refusal import refusal_of
-from tests.study.encodings import SIGNED, add_encapsulated, data_set, enhanced, file_bytes
+from tests.study.encodings import SIGNED, enhanced
 from tests.study.small_files import STORED, ct_slice, read, refused, write, write_frames
 
 SECONDARY_CAPTURE = "1.2.840.10008.5.1.4.1.1.7"
@@ -23,53 +22,29 @@ DICOMDIR = "1.2.840.10008.1.3.10"
     ("changes", "code"),
     [
         ({"Modality": "MR"}, Code.NOT_CT),
-        ({"Modality": "SR", "SOPClassUID": None, "Rows": None}, Code.NOT_CT),
         ({"Modality": None, "SOPClassUID": None}, Code.NOT_CT),
         ({"SOPClassUID": SECONDARY_CAPTURE}, Code.NOT_CT),
-        ({"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB"}, Code.NOT_CT),
         ({"SamplesPerPixel": 3}, Code.NOT_CT),
-        ({"SamplesPerPixel": 3, "PhotometricInterpretation": None}, Code.NOT_CT),
         ({"PhotometricInterpretation": "PALETTE COLOR"}, Code.NOT_CT),
         ({"SOPClassUID": ENHANCED_CT}, Code.MULTI_FRAME),  # without functional groups
         ({"NumberOfFrames": 2}, Code.MULTI_FRAME),
-        ({"ImageType": ["ORIGINAL", "PRIMARY", "LOCALIZER", "CT_SOM5 TOP"]}, Code.LOCALIZER),
         ({"ImageType": ["ORIGINAL", " Localizer ", "CT_SOM5 TOP"]}, Code.LOCALIZER),
         ({"SOPClassUID": DICOMDIR, "Modality": None, "Rows": None}, Code.NOT_AN_IMAGE),
         ({"StudyInstanceUID": None}, Code.NO_UID),
         ({"SeriesInstanceUID": ""}, Code.NO_UID),
-        *(
-            ({"ImagePositionPatient": position}, Code.NO_GEOMETRY)
-            for position in (
-                None,
-                [1, 2],
-                ["1", "nan", "2"],
-                [0, -100001, 0],
-                ["0", "0", "1.79769313486E308"],
-            )
-        ),
-        *(
-            ({"PixelSpacing": spacing}, Code.NO_GEOMETRY)
-            for spacing in (None, [0, 0.5], ["1e308"] * 2, [0.5, 100.1], ["1e-310"] * 2, [0.0009, 0.5])
-        ),
-        *(
-            ({"ImageOrientationPatient": axes}, Code.NO_GEOMETRY)
-            for axes in (None, [1, 0, 0, 1, 0, 0], [0] * 6)
-        ),
-        ({"ImageOrientationPatient": [0.99, 0, 0, 0, 1, 0]}, Code.NO_GEOMETRY),
-        ({"ImageOrientationPatient": [1, 0, 0, 0, 0.99, 0]}, Code.NO_GEOMETRY),
+        *(({"ImagePositionPatient": mm}, Code.NO_GEOMETRY) for mm in (None, [1, "nan", 2], [0, -100001, 0])),
+        *(({"PixelSpacing": mm}, Code.NO_GEOMETRY) for mm in (None, [0.5, 100.1], [0.0009, 0.5])),
+        ({"ImageOrientationPatient": None}, Code.NO_GEOMETRY),
         ({"ImageOrientationPatient": [1, 0, 0, 0, 1.01, 0]}, Code.NO_GEOMETRY),
         ({"ImageOrientationPatient": [1, 0, 0, -0.6, 0.8, 0]}, Code.NO_GEOMETRY),
         ({"Rows": None}, Code.UNREADABLE),
-        ({"Columns": 0}, Code.UNREADABLE),
         ({"PixelData": None}, Code.UNREADABLE),
         ({"PixelData": STORED.tobytes()[:-4]}, Code.UNREADABLE),
-        ({"PixelData": STORED.tobytes()[:-4], "DataSetTrailingPadding": bytes(8)}, Code.UNREADABLE),
         ({"Rows": 4097, "PixelData": bytes(2 * 4 * 4097)}, Code.UNREADABLE),
         ({"BitsAllocated": 32, "PixelData": bytes(64)}, Code.UNREADABLE),
         ({"BitsStored": 17}, Code.UNREADABLE),
         ({"RescaleIntercept": None}, Code.NO_HU_SCALE),
         ({"RescaleSlope": 0}, Code.NO_HU_SCALE),
-        ({"RescaleSlope": "inf"}, Code.NO_HU_SCALE),
         ({"RescaleType": "HU_MOD"}, Code.NO_HU_SCALE),
         ({"ImageType": ["DERIVED", "SECONDARY", "PERFUSION"]}, Code.NO_HU_SCALE),
     ],
@@ -78,19 +53,6 @@ def test_refused_by_the_header(tmp_path, changes, code):
     path = write(tmp_path, preamble=False, **changes)
     assert refused(read_headers, path) == code
     assert refused(read, path) == code
-
-
-def test_fragments_are_no_native_pixels(tmp_path):
-    ds = add_encapsulated(data_set(STORED, SIGNED), [STORED.tobytes() * 2])
-    content = file_bytes(ds, RLELossless).replace(b"1.2.840.10008.1.2.5\0", b"1.2.840.10008.1.2.1\0")
-    (tmp_path / "slice.dcm").write_bytes(content)
-    assert refused(read_headers, tmp_path / "slice.dcm") == Code.UNREADABLE
-
-
-def test_a_refusal_names_study_and_image(tmp_path):
-    with pytest.raises(DicomError) as caught:
-        read_headers(write(tmp_path, Rows=None))
-    assert (caught.value.study_uid, caught.value.sop_uid) == ("1.2.3", "1.2.3.1")
 
 
 def test_a_frame_that_is_a_localizer_is_refused(tmp_path):
@@ -124,9 +86,6 @@ def test_damaged_frames_are_refused_by_the_header(tmp_path):
     assert refused(read_headers, path) == Code.UNREADABLE
     path.write_bytes(whole.replace(b"-120.5\\35.0", b"nan   \\35.0"))
     assert refused(read_headers, path) == Code.NO_GEOMETRY
-    path = write(tmp_path)
-    path.write_bytes(path.read_bytes().replace(b"0.5\\0.45", b"0.5\\o.45"))
-    assert refused(read_headers, path) == Code.NO_GEOMETRY
 
 
 @pytest.mark.parametrize(
@@ -134,13 +93,10 @@ def test_damaged_frames_are_refused_by_the_header(tmp_path):
     [
         (b"", Code.UNREADABLE),  # it may have been a slice
         (bytes(100), Code.UNREADABLE),
-        (bytes(200_000), Code.UNREADABLE),
         (b"ID,Label\n" * 100, Code.NOT_DICOM),
         (b"\0\5\x16\7\0\2\0\0Mac OS X", Code.NOT_DICOM),
-        (b"\x08", Code.NOT_DICOM),
-        (b"\x08\0\x05\0CS\0", Code.NOT_DICOM),
     ],
-    ids=["empty", "zeros", "many zeros", "text", "AppleDouble", "a byte", "half an element"],
+    ids=["empty", "zeros", "text", "AppleDouble"],
 )
 def test_not_dicom(tmp_path, content, code):
     path = tmp_path / "._x.dcm"
@@ -153,24 +109,17 @@ def test_not_dicom(tmp_path, content, code):
     ("name", "code"),
     [
         ("CT.zip", Code.NOT_OPENED),
-        ("study.tar.GZ", Code.NOT_OPENED),
         ("IM0001.dcm.gz", Code.NOT_OPENED),
-        ("a.7z", Code.NOT_OPENED),
         ("mask.nii.gz", Code.NOT_DICOM),
-        ("labels.csv.gz", Code.NOT_DICOM),
         ("report.docx", Code.NOT_DICOM),
-        ("gz", Code.NOT_DICOM),
+        ("", Code.NOT_OPENED),  # a folder
     ],
 )
 def test_an_archive_may_hold_slices(tmp_path, name, code):
     path = tmp_path / name
-    path.write_bytes(b"PK\3\4" + bytes(range(1, 200)))
+    if name:
+        path.write_bytes(b"PK\3\4" + bytes(range(1, 200)))
     assert refused(read_headers, path) == code
-
-
-def test_absent_file_and_folder(tmp_path):
-    assert refused(read_headers, tmp_path / "absent.dcm") == Code.NOT_OPENED
-    assert refused(read_headers, tmp_path) == Code.NOT_OPENED
 
 
 @pytest.mark.parametrize(
@@ -181,22 +130,21 @@ def test_absent_file_and_folder(tmp_path):
         (OSError("of pydicom, without a number"), Code.UNREADABLE, "of pydicom, without a number"),
         (ValueError("two\n lines"), Code.UNREADABLE, "two lines"),
         (ValueError("9" * 200), Code.UNREADABLE, "9" * 160),
-        (ValueError(), Code.UNREADABLE, "ValueError"),
     ],
 )
-def test_errors_of_the_system_and_of_a_damaged_file(error, code, reason):
+def test_errors_of_system_and_damaged_file(error, code, reason):
     refused = refusal_of(Path("a.dcm"), error, failed="it failed")
     assert (refused.code, str(refused).rpartition(": ")[2]) == (code, reason)
 
 
 @pytest.mark.parametrize("changes", [{}, {"SOPClassUID": None}], ids=["whole", "as RSNA"])
-def test_a_slice_that_is_cut_off_anywhere_is_unreadable_and_of_its_own_study(tmp_path, changes):
+def test_truncated_slices_are_unreadable(tmp_path, changes):
     """Neither another kind of file, of which nobody would know that it was a slice, nor of half a UID."""
     path, ds = tmp_path / "slice.dcm", ct_slice(**changes)
     ds.preamble = bytes(128)
     ds.save_as(path)
     whole, (header,) = path.read_bytes(), read_headers(path)
-    for n in range(len(changes), len(whole) - 1, 3):
+    for n in range(len(changes), len(whole) - 1, 7):
         path.write_bytes(whole[:n])
         with pytest.raises(DicomError) as caught:
             read(path)

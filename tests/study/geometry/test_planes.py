@@ -5,8 +5,8 @@ import math
 import pytest
 
 from ich_mil.ledger import Code
-from ich_mil.study.geometry.planes import Edges, alike, edges_of, runs_of
-from tests.study.headers import header, ordered, stack
+from ich_mil.study.geometry.planes import Edges, edges_of
+from tests.study.headers import ordered, stack
 
 TILT, TURN = math.radians(25), math.radians(40)
 
@@ -21,10 +21,8 @@ TILT, TURN = math.radians(25), math.radians(40)
         ((0, 1, 0, -1, 0, 0), "APLR"),  # turned by a quarter
         ((1, 0, 0, 0, math.cos(TILT), -math.sin(TILT)), "RLAP"),  # a tilted gantry
         ((math.cos(TURN), math.sin(TURN), 0, -math.sin(TURN), math.cos(TURN), 0), "RLAP"),  # a turned head
-        ((-math.cos(TURN), math.sin(TURN), 0, math.sin(TURN), math.cos(TURN), 0), "LRAP"),  # and mirrored
         ((1, 0, 0, 0, 0, -1), "RLHF"),  # coronal
         ((0, 1, 0, 0, 0, -1), "APHF"),  # sagittal
-        ([-1.0, -0.0, 1e-4, -0.0, 1.0, 1e-4], "LRAP"),
     ],
 )
 def test_letters_by_hand(orientation, expected):
@@ -32,10 +30,7 @@ def test_letters_by_hand(orientation, expected):
     assert edges_of(orientation) == Edges(*expected)
 
 
-@pytest.mark.parametrize(
-    "orientation",
-    [(), (1, 0, 0), (1, 0, 0, 0, 1), (0, 0, 0, 0, 1, 0), (1, 0, 0, 0, 0, 0), (1, 0, 0, 0, math.nan, 0)],
-)
+@pytest.mark.parametrize("orientation", [(), (0, 0, 0, 0, 1, 0), (1, 0, 0, 0, math.nan, 0)])
 def test_no_orientation_has_no_letters(orientation):
     assert edges_of(orientation) is None
 
@@ -45,21 +40,15 @@ def test_no_orientation_has_no_letters(orientation):
     [
         ([0, 5, 10, 15, 25, 30, 35, 40], [15]),
         ([0, 5, 10, 15, 25, 35, 40, 45, 50], [15, 25]),
-        ([0, 5, 10, 15, 25], [15]),
         ([0, 10, 15, 20, 25], [0]),
         ([0, 5, 15], []),  # two steps do not say which one is regular
-        ([0, 5, 10, 20], [10]),
         ([0, 7, 14, 21, 25, 29, 33, 40, 44, 48, 52], [33]),  # slabs of 7 and 4 mm, the nearest counts
-        ([0, 4, 8, 12, 19, 23, 27, 31, 38, 45, 52], [12]),
-        ([0, 7, 14, 21, 30, 34, 38, 42, 46, 50], []),
         ([0, 5, 10, 15, 22, 29, 36], []),  # slabs of 5 and 7 mm
         ([0, 4, 8, 12, 21, 28, 35, 42], []),  # 9 mm is not 1.5 times the 7 mm beside it
         ([0, 4, 8, 12, 23, 30, 37, 44], [12]),
         ([0, 3, 6, 9, 12, 15, 18, 21, 25.5, 31.5, 37.5, 43.5], []),  # slabs of 3 and 6 mm
         ([0, 3, 6, 9, 12, 18, 21, 25.5, 31.5, 37.5, 43.5], [12]),  # one step is left behind what is lost
-        ([0, 3, 6, 9, 15, 18, 21, 25.5, 31.5, 37.5, 43.5], [9]),
         ([0, 3, 6, 9, 15, 18, 24, 27, 31.5, 37.5, 43.5, 49.5], [9, 18]),
-        ([0, 6, 12, 18, 22.5, 25.5, 31.5, 34.5, 37.5, 40.5], [25.5]),
         ([0, 3, 6, 9, 12, 15, 18, 25.5, 31.5, 37.5, 43.5], []),  # 7.5 mm between the slabs may be as it was
         ([0, 0.6, 1.3, 1.9, 2.5, 3.1, 3.8], []),  # 0.625 mm, rounded
     ],
@@ -71,26 +60,10 @@ def test_gaps(positions, after):
 
 
 @pytest.mark.parametrize(
-    ("positions", "gaps"),
-    # 8 mm are more than the 5.5 mm from the middle of one slice to that of the next, and a fifth
-    [([0, 4, 8, 12, 18.4, 25.4], []), ([0, 4, 8, 12, 20, 27], ["s/12-None.dcm"])],
-)
-def test_thick_slices_that_meet_leave_no_gap(positions, gaps):
-    thickness = [4, 4, 4, 4, 7, 7]
-    series = ordered([header(z, thickness=t) for z, t in zip(positions, thickness, strict=True)])
-    assert [e.file for e in series.entries if e.code == Code.GAP] == gaps
-
-
-@pytest.mark.parametrize(
     ("positions", "thickness", "detail"),
     [
-        (
-            range(0, 100, 10),
-            5.0,
-            "9 steps of up to 10.00 mm between slices 5 mm thick",
-        ),  # every second is gone
+        (range(0, 100, 10), 5.0, "9 steps of up to 10.00 mm between slices 5 mm thick"),
         ([*range(0, 50, 5), *range(50, 100, 10)], 5.0, "4 steps of up to 10.00 mm between slices 5 mm thick"),
-        (range(0, 100, 5), 3.0, "19 steps of up to 5.00 mm between slices 3 mm thick"),
         (range(0, 100, 7), 5.0, None),
         (range(0, 100, 10), None, None),  # it may be their thickness
     ],
@@ -99,13 +72,3 @@ def test_spaces_between_thin_slices(positions, thickness, detail):
     series = ordered(stack(positions, thickness=thickness))
     found = [entry.detail.partition(":")[0] for entry in series.entries if entry.code == Code.GAP]
     assert found == ([detail] if detail else [])
-
-
-def test_steps_and_runs():
-    assert alike(0.6, 0.75)  # 0.1 + 0.06
-    assert not alike(0.6, 0.77)
-    assert alike(5.0, 5.59)  # 0.1 + 0.5
-    assert not alike(5.0, 5.63)
-    assert not alike(5.63, 5.0)
-    assert runs_of([5.0, 5.5, 5.5, 6.0]) == [(5.5, [0, 1, 2, 3])]
-    assert runs_of([5.0, 5.5, 6.0, 6.5]) == [(5.25, [0, 1]), (6.25, [2, 3])]

@@ -23,7 +23,7 @@ def test_two_gantry_tilts_are_one_scan():
     assert "12 by 4.0, 10 by 20.0 degrees" in series.entries[1].detail
 
 
-def test_three_slices_and_thirty_degrees_are_a_second_tilt():
+def test_least_second_tilt():
     headers = [*tilt_slab(range(-315, -300, 5), 30, 0), *tilt_slab(range(-300, -195, 5), 0, 10)]
     assert codes(ordered(headers)) == [Code.TILTED]
     aside = [replace(h, position=(-140.0, *h.position[1:])) for h in headers[3:]]
@@ -33,7 +33,7 @@ def test_three_slices_and_thirty_degrees_are_a_second_tilt():
     assert "21 by 0.0, 3 by 30.0 degrees" in tilt.detail
 
 
-def test_a_third_tilt_over_the_slices_of_the_second_is_refused():
+def test_third_tilt_over_the_second_is_refused():
     headers = [*tilt_slab(range(0, 120, 5), 0, 0), *tilt_slab(range(-80, 0, 5), 15, 100)]
     again = tilt_slab(range(-60, 0, 5), 20, 200)
     series = ordered([*headers, *again])
@@ -41,18 +41,11 @@ def test_a_third_tilt_over_the_slices_of_the_second_is_refused():
     assert codes(series).count(Code.OTHER_ORIENTATION) == len(again)
 
 
-def test_tilts_whose_planes_cross_are_ordered_by_their_centres():
+def test_crossing_tilts_are_ordered_by_centres():
     crossing = [z + 2.5 for z in range(25, 125, 5)]
     series = ordered([*tilt_slab(range(0, 40, 5), 15, 0), *tilt_slab(crossing, 0, 100)])
     assert [h.instance_number for h in series.headers[4:12]] == [4, 5, 100, 6, 101, 7, 102, 103]
     assert (len(series.headers), codes(series)[-1]) == (28, Code.TILTED)
-
-
-def test_slices_of_two_tilts_with_one_centre_are_both_kept():
-    series = ordered([*tilt_slab(range(0, 40, 5), 15, 0), *tilt_slab(range(35, 130, 5), 0, 100)])
-    assert len(series.headers) == 27
-    assert {h.instance_number for h in series.headers[7:9]} == {7, 100}
-    assert series.positions[8] - series.positions[7] == pytest.approx(0.01, abs=1e-6)
 
 
 def along_z(zs, orientation: tuple[float, ...]) -> list[SliceHeader]:
@@ -64,13 +57,11 @@ def along_z(zs, orientation: tuple[float, ...]) -> list[SliceHeader]:
     ("other", "below"),
     [
         (tilt_slab([-10, -5], 15, 90), 2),  # two slices are no slab
-        (tilt_slab(range(10, 60, 5), 15, 90), 0),  # the same part of the head again
-        (tilt_slab(range(-30, 70, 5), 15, 90), 6),  # two thirds of it
+        (tilt_slab(range(-30, 70, 5), 15, 90), 6),  # two thirds are the same part of the head again
         (tilt_slab(range(-15, 135, 7), 15, 90), 0),  # a reformat of the whole: it reaches further
         (tilt_slab([-40, -30, -20, -10, 0, 50, 100, 115], 15, 90), 4),  # half of it is beyond the head
         (tilt_slab(range(-80, 0, 5), 40, 90), 0),  # no gantry turns so far
         (along_z(range(-80, 0, 5), (0.96, 0.28, 0.0, -0.28, 0.96, 0.0)), 16),  # turned in the plane
-        (along_z(range(-80, 0, 5), (-1.0, 0.0, 0.0, 0.0, -1.0, 0.0)), 16),  # upside down
         (along_z(range(-120, -40, 5), (0.96, 0.0, 0.28, 0.0, 1.0, 0.0)), 16),  # the head to one side
         (along_z(range(-120, -40, 5), (1.0, 0.0, 0.0, 0.0, 0.0, -1.0)), 0),  # coronal
     ],

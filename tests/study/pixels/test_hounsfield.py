@@ -27,35 +27,14 @@ def twelve_bit(values, **options):
     return convert(values, **given)
 
 
-def corners(rows, columns, inside, corner, **places):
-    """Values `inside`, the four corners `corner`, and single pixels as `r1c3=value`."""
-    values = np.full((rows, columns), inside)
-    values[[0, 0, -1, -1], [0, -1, 0, -1]] = corner
-    for place, value in places.items():
-        values[tuple(map(int, place[1:].split("c")))] = value
-    return values
-
-
-UNSIGNED = {"dtype": np.uint16, "signed": False}
 CASES = {
     "slope 1": ([[24, 1024], [1064, 1100]], {}, [[-1000, 0], [40, 76]], ""),
-    "big endian": ([[24, 1024], [1064, 1100]], {"dtype": ">i2"}, [[-1000, 0], [40, 76]], ""),
     # 2.0002442 * 2043 - 4047 = 39.4989..., 2.0002442 * 2100 - 4047 = 153.51...
     "fraction": ([[1524, 2043, 2100]], {"slope": 2.0002442, "intercept": -4047}, [[-999, 39, 154]], ""),
     # 0.5 * 2049 - 1024 = 0.5 and 0.5 * 2051 - 1024 = 1.5
     "halves to even": ([[2049, 2051, 48]], {"slope": 0.5}, [[0, 2, -1000]], ""),
     # 1.0000001 * 3001 - 1024.5 = 1976.5003: float32 knows no slope between 1 and 1.0000001192
     "float64": ([[3001, 24]], {"slope": 1.0000001, "intercept": -1024.5}, [[1977, -1000]], ""),
-    "falling": ([[-24, -1064, 0, -3000]], {"slope": -1}, [[-1000, 40, -1024, 1976]], ""),
-    "int16 ends": ([[-32768, 1024], [32767, 1064]], {}, [[-1024, 0], [3095, 40]], "hu-clipped"),
-    "ends of the scale": ([[0, 4119], [24, 1024]], {}, [[-1024, 3095], [-1000, 0]], ""),
-    "slope 1e308": ([[-2000, 0], [1, 3000]], {"slope": 1e308}, [[-1024, -1024], [3095, 3095]], "hu-clipped"),
-    "8 bits": (
-        [[0, 128], [133, 255]],
-        {"dtype": np.uint8, "slope": 8, "bits_stored": 8, "signed": False},
-        [[-1024, 0], [40, 1016]],
-        "",
-    ),
     # As in a real GE head scan: signed 16 bit, intercept 0, padding -1500.
     "already HU": (
         [[-1500, -995, -1500], [-990, 35, 1200], [-1500, -998, -1500]],
@@ -63,39 +42,17 @@ CASES = {
         [[-1024, -995, -1024], [-990, 35, 1200], [-1024, -998, -1024]],
         "padding already-hu",
     ),
-    "sign of 12 bits": (
-        [[0x0C18, 40], [0, 76]],
-        {"intercept": 0, "bits_stored": 12},
-        [[-1000, 40], [0, 76]],
-        "unused-bits already-hu",
-    ),
     "padding in all corners": (
         [[-2000, 24, -2000], [1064, -2000, 1100], [-2000, 30, -2000]],
         {},
         [[-1024, -1000, -1024], [40, -1024, 76], [-1024, -994, -1024]],
         "padding",
     ),
-    "padding read as unsigned": (
-        [[63536, 24], [1064, 63536]],
-        UNSIGNED,
-        [[-1024, -1000], [40, -1024]],
-        "padding",
-    ),
-    "padding like tissue": ([[24, 1024, 1064, 24]], {"padding": (1024, 1024)}, [[-1000, 0, 40, -1000]], ""),
-    "corners of tissue": ([[1064, 24, 1064]] * 2, {}, [[40, -1000, 40]] * 2, ""),
     "padding range": (
         [[-2000, 24, -1700], [1064, -1500, 1100], [-1501, 30, 22]],
         {"padding": (-2000, -1501)},
         [[-1024, -1000, -1024], [40, -1024, 76], [-1024, -994, -1002]],
         "padding hu-clipped",  # -1500 is outside the range
-    ),
-    # 2024 is 1000 HU, the densest background
-    "range from 1000 HU": ([[24, 1024, 3024, 2024]], {"padding": (2024, 9000)}, [[-1000, 0, 2000, 1000]], ""),
-    "range from 1001 HU": (
-        [[24, 1024], [3024, 2025]],
-        {"padding": (2025, 9000)},
-        [[-1000, 0], [-1024, -1024]],
-        "padding",
     ),
     # As with PixelPaddingValue 0 where values are HU: the 0 within the head is tissue.
     "rim": (
@@ -110,16 +67,13 @@ CASES = {
         "padding already-hu",
     ),
     **{
-        f"no rim: corners {corner}, {last}, padding {padding}": (
-            [[corner, -990, corner], [-980, 40, -995], [corner, -998, last]],
+        f"no rim: corners {corner}": (
+            [[corner, -990, corner], [-980, 40, -995], [corner, -998, corner]],
             {"intercept": 0, "padding": padding},
-            [[corner, -990, corner], [-980, 40, -995], [corner, -998, last]],
+            [[corner, -990, corner], [-980, 40, -995], [corner, -998, corner]],
             "already-hu",
         )
-        for corner, last, padding in [
-            *((0, 5, (0, 0)), (0, 0, (5, 5)), (0, 0, None)),
-            *((-900, -900, (-900, -900)), (-1024, -1024, (-1024, -1024))),
-        ]
+        for corner, padding in [(0, None), (-900, (-900, -900)), (-1024, (-1024, -1024))]
     },
 }
 TWELVE_BIT_CASES = {
@@ -134,13 +88,6 @@ TWELVE_BIT_CASES = {
         {"intercept": -1024},
         [[-1000, -1024], [40, 76]],
         "padding",
-    ),
-    # 0x1428 is 1064 with an overlay bit
-    "overlay": (
-        [[0x1428, 24, 1024, 1100], *[[1100] * 4] * 4],
-        {"intercept": -1024},
-        [[40, -1000, 0, 76], *[[76] * 4] * 4],
-        "unused-bits",
     ),
 }
 
@@ -161,7 +108,7 @@ def test_hu_by_hand(function, case):
 
 
 @pytest.mark.parametrize("intercept", [1, -99])
-def test_unwrapping_is_the_published_rule_for_every_twelve_bit_value(intercept):
+def test_unwrapping_is_the_published_rule(intercept):
     stored = np.arange(4096, dtype=np.uint16).reshape(64, 64)
     published = stored.astype(int) + 1000
     published[published >= 4096] -= 4096
@@ -175,19 +122,7 @@ def refused(function, values, **options):
     return error.value.code
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [{"signed": True, "dtype": np.int16, "bits_stored": 16}, {"bits_stored": 16}, {"slope": 2.0}],
-    ids=["signed", "16-bit", "slope 2"],
-)
-def test_unwrapping_needs_its_conditions(changed):
-    # Left as they are, the values hold no air: they are refused.
-    assert refused(twelve_bit, [[3096, 4095], [40, 3500]], **changed) == Code.NO_HU_SCALE
-    for intercept in (-1024.0, -100.0):
-        assert Code.INTERCEPT_12_BIT not in twelve_bit([[3096, 4095], [40, 3500]], intercept=intercept)[1]
-
-
-def test_one_percent_of_high_values_is_wrapped_air_and_less_is_metal():
+def test_one_percent_of_high_values_is_wrapped_air():
     values = np.full((20, 20), 40)
     values[0, 1:5] = 3500  # 4 of 400 values
     hu, notes = twelve_bit(values)
@@ -198,7 +133,7 @@ def test_one_percent_of_high_values_is_wrapped_air_and_less_is_metal():
         assert refused(twelve_bit, values) == Code.NO_HU_SCALE
 
 
-def test_an_overlay_covers_at_most_five_percent_of_what_is_no_padding():
+def test_overlay_covers_at_most_five_percent():
     # 0x1428 is 1064 with an overlay bit; the two pixels of padding are not among the 40 values.
     values = np.full((6, 7), 1100)
     values[:2, 0] = 30768
@@ -207,9 +142,6 @@ def test_an_overlay_covers_at_most_five_percent_of_what_is_no_padding():
     assert (hu[0][0], hu[2][0], hu[2][2]) == (-1024, 40, 76)
     values[2, 2] = 0x1428
     assert refused(twelve_bit, values, intercept=-1024) == Code.NO_HU_SCALE
-    signs = np.full((5, 5), -1000) & 0xFFF  # not extended: no overlay, however many
-    signs[2, 2:4] = 40
-    assert convert(signs, intercept=0, bits_stored=12)[0][2] == [-1000, -1000, 40, 40, -1000]
 
 
 def test_equal_pixels_are_refused():
@@ -219,18 +151,9 @@ def test_equal_pixels_are_refused():
     assert refused(convert, water, padding=(1024, 1024)) == Code.FLAT
 
 
-@pytest.mark.parametrize(
-    ("hu", "air"),
-    [
-        ([-1024, -500], False),
-        ([-1024, -1024], False),
-        ([0, 40], False),
-        ([-1023, 40], True),
-        ([-501, 40], True),
-    ],
-)
-def test_lowest_value_and_partial_volume_are_no_air(hu, air):
-    assert has_air(np.array([hu], dtype=np.int16)) is air
+def test_lowest_value_and_partial_volume_are_no_air():
+    found = [has_air(np.array([[hu, 40]], dtype=np.int16)) for hu in (-1024, -500, -1023, -501)]
+    assert found == [False, False, True, True]
 
 
 def by_hand(stored, *, slope, intercept, bits_stored, signed, padding):
@@ -331,7 +254,7 @@ def draw(seed):
     }
 
 
-def test_all_rules_together_are_the_rules_pixel_by_pixel():
+def test_all_rules_pixel_by_pixel():
     outcomes = set()
     for seed in range(400):
         stored, header = draw(seed)
@@ -367,11 +290,3 @@ def test_pixels_keep_their_places_in_any_memory_order():
     expected = (stored - 1024).tolist()
     for view in (stored, np.asfortranarray(stored), np.repeat(stored, 2, axis=1)[:, ::2]):
         assert convert(view)[0] == expected
-        hu, _ = to_hu(view, slope=1, intercept=-1024, bits_stored=16, signed=True, padding=None)
-        assert hu.flags.c_contiguous
-
-
-def test_input_is_not_changed():
-    stored = np.array([[-2000, 24], [1064, -2000]], dtype=np.int16)
-    to_hu(stored, slope=1, intercept=-1024, bits_stored=16, signed=True, padding=(-2000, -2000))
-    assert stored.tolist() == [[-2000, 24], [1064, -2000]]

@@ -6,15 +6,11 @@ import numpy as np
 import pydicom
 import pytest
 from pydicom.config import disable_value_validation
-from pydicom.dataset import FileMetaDataset
 from pydicom.pixels import apply_rescale, pixel_array
-from pydicom.uid import DeflatedExplicitVRLittleEndian
 
 from ich_mil.errors import DicomError
 from ich_mil.ledger import Code
 from ich_mil.study.files.header import read_headers
-from ich_mil.study.pixels.read import read_slice
-from tests.study.encodings import SIGNED, data_set
 from tests.study.small_files import STORED, read, refused, write
 
 TWELVE_BITS = {"BitsStored": 12, "HighBit": 11, "PixelRepresentation": 0}
@@ -42,7 +38,6 @@ def test_refused_by_the_pixels(tmp_path, changes, code):
         {"PhotometricInterpretation": "MONOCHROME1"},
         {"RescaleType": "UNSPECIFIED"},
         {"RescaleType": "US"},
-        {"RescaleType": "hu"},
         {"Modality": "ct"},
         {"SamplesPerPixel": None},
         {"ImageOrientationPatient": [1, 0, 0, 0, 0.948, -0.317]},  # three digits of a tilt
@@ -55,16 +50,7 @@ def test_what_leaves_hu_as_they_are(tmp_path, changes):
     assert notes == ()
 
 
-def test_a_deflated_slice_of_full_size_is_read(tmp_path):
-    stored = np.add.outer(np.arange(1024), np.arange(1024)).astype(np.int16)  # 64 times the first look
-    ds = data_set(stored, SIGNED, PixelData=stored.tobytes(), DataSetTrailingPadding=bytes(64))
-    ds.file_meta = FileMetaDataset()
-    ds.file_meta.TransferSyntaxUID = DeflatedExplicitVRLittleEndian
-    ds.save_as(tmp_path / "slice.dcm", enforce_file_format=True)
-    np.testing.assert_array_equal(read(tmp_path / "slice.dcm")[0], stored - 1024)
-
-
-def test_all_allocated_bits_are_stored_where_the_header_does_not_say(tmp_path):
+def test_bits_stored_default_to_bits_allocated(tmp_path):
     stored = np.arange(100, 116, dtype=np.uint8)
     eight = {"BitsAllocated": 8, "BitsStored": None, "HighBit": None, "PixelRepresentation": 0}
     path = write(tmp_path, **eight, RescaleSlope=8, PixelData=stored.tobytes())
@@ -72,22 +58,8 @@ def test_all_allocated_bits_are_stored_where_the_header_does_not_say(tmp_path):
 
 
 def test_more_pixel_data_than_needed_is_read(tmp_path):
-    for excess in (6, 32, 80):  # 32 bytes are a whole frame
-        path = write(tmp_path, PixelData=STORED.tobytes() + bytes(excess))
-        np.testing.assert_array_equal(read(path)[0], STORED - 1024)
-
-
-def test_repairs_of_twelve_bits(tmp_path):
-    hu = STORED - 1024
-    wrapped = np.where(hu < 0, hu + 4096, hu).astype(np.uint16)
-    got, notes = read(write(tmp_path, PixelData=wrapped.tobytes(), RescaleIntercept=1, **TWELVE_BITS))
-    np.testing.assert_array_equal(got, hu)
-    assert [code for code, _ in notes] == [Code.INTERCEPT_12_BIT]
-    padded = STORED.astype(np.uint16)
-    padded[0, 1] = 30768
-    got, notes = read(write(tmp_path, PixelData=padded.tobytes(), **TWELVE_BITS))
-    assert got[0].tolist() == [-1000, -1024, -984, -1000]
-    assert [code for code, _ in notes] == [Code.PADDING]
+    path = write(tmp_path, PixelData=STORED.tobytes() + bytes(32))  # a whole frame
+    np.testing.assert_array_equal(read(path)[0], STORED - 1024)
 
 
 def test_noise_in_the_lower_rows_is_refused(tmp_path):
@@ -111,9 +83,8 @@ def zero_below(picture: np.ndarray, kept: float) -> np.ndarray:
     return cut
 
 
-@pytest.mark.parametrize("kept", [0.5, 0.507, 0.93])
-@pytest.mark.parametrize("filled", [64, 36], ids=["all", "air is 0"])
-def test_zeros_from_some_row_on_are_a_copy_that_failed(tmp_path, kept, filled):
+@pytest.mark.parametrize(("kept", "filled"), [(0.507, 64), (0.93, 36)])
+def test_zeros_from_some_row_on_are_unreadable(tmp_path, kept, filled):
     picture = np.random.default_rng(0).integers(1, 2000, (64, 64)).astype(np.int16)
     picture[:, filled:] = 0
     pixels = zero_below(picture, kept)
@@ -135,15 +106,6 @@ def test_zeros_around_a_picture_are_no_damage(tmp_path):
     for pixels in (round_view, narrow, padded, zero_below(picture, 61 / 64)):
         path = write(tmp_path, Rows=64, Columns=64, PixelData=pixels.astype(np.int16).tobytes())
         read(path)
-
-
-def test_a_file_that_was_cut_off_since_its_header_was_read(tmp_path):
-    path = write(tmp_path)
-    (header,) = read_headers(path)
-    path.write_bytes(path.read_bytes()[:-4])
-    with pytest.raises(DicomError, match="28 of 32 bytes") as caught:
-        read_slice(header)
-    assert caught.value.code == Code.UNREADABLE
 
 
 @pytest.mark.realdata
