@@ -54,6 +54,15 @@ class Ranks:
         nan = self.total(value.isnan().to(value))
         return self._reduce(value, dist.ReduceOp.MAX).masked_fill(nan > 0, torch.nan)
 
+    def gathered(self, rows: Tensor) -> Tensor:
+        """Rows (n, ...) of all ranks, in their order; n may differ."""
+        counts = torch.zeros(self.size, device=rows.device)
+        counts[self.rank] = len(rows)
+        first, last = self.total(counts).cumsum(0).long()[[self.rank, -1]].tolist()
+        whole = rows.new_zeros(last, *rows.shape[1:])
+        whole[first - len(rows) : first] = rows
+        return self.total(whole)
+
     def share(self, sizes: Tensor) -> Tensor:
         """Indices (C,) int64 of the bags of this rank, ascending, balanced by number of slices `sizes` (B,).
 
