@@ -3,8 +3,8 @@
     python -m research.count [ROOT]
 
 ROOT is a checkout, by default this one. A public name is a class or a function without underscore at the top
-of a module. A setting is a field of a dataclass that the configuration of a run or a grid holds, except fields
-that only group others. A flag is an option of one or more commands.
+of a module. A setting is a field of the configuration of a run or a grid that groups no others. A flag is an
+option of one or more commands.
 """
 
 import ast
@@ -37,12 +37,10 @@ print(len({f"{kind.__qualname__}.{one.name}" for kind in kinds for one in fields
 def lines(root: Path) -> Counter[str]:
     """Lines of the Python files by room: a folder of the package, `research` or `tests`."""
     counts: Counter[str] = Counter()
-    for path in (
-        path for top in ("ich_mil", "research", "tests") for path in sorted((root / top).rglob("*.py"))
-    ):
-        top, *rest = path.relative_to(root).parts
-        room = f"{top}/{rest[0]}" if top == "ich_mil" and len(rest) > 1 else top
-        counts[room] += len(path.read_text(encoding="utf-8").splitlines())
+    for top in ("ich_mil", "research", "tests"):
+        for path in sorted((root / top).rglob("*.py")):
+            room = path.relative_to(root / top).parts[0] if top == "ich_mil" else ""
+            counts[f"{top}/{room}"] += len(path.read_text(encoding="utf-8").splitlines())
     return counts
 
 
@@ -65,7 +63,7 @@ def output(root: Path, *words: str) -> str:
 
 
 def flags(root: Path) -> set[str]:
-    """Options of all commands, from their help; not the settings in it, nor help and completion."""
+    """Options of all commands, from their help, without help and completion."""
     commands = re.findall(r"^ {2,4}([a-z][a-z-]+) {2,}", output(root, "-m", "ich_mil", "--help"), re.M)
     pages = [output(root, "-m", "ich_mil", command, "--help") for command in commands]
     options = {name for page in pages for name in OPTION.findall(page.split("Settings, here")[0])}

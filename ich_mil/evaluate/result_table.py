@@ -9,19 +9,16 @@ Shapes: B scans, N slices (packed).
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import RESAMPLES
 from ich_mil.evaluate.metrics import INSIDE, METRICS, SCAN, SLICE
 from ich_mil.evaluate.model_metrics import measure
 from ich_mil.evaluate.sample import CALIBRATION_BINS
 from ich_mil.evaluate.scores import Scores
-from ich_mil.files import each_text, original
 from ich_mil.ledger import THRESHOLD
 from ich_mil.sets.labels import UNKNOWN
 
@@ -82,18 +79,6 @@ def evaluate(
         )
     ]
     return pd.DataFrame(rows).assign(resamples=resamples)[COLUMNS]
-
-
-def read_table(path: Path) -> pd.DataFrame:
-    """Read a table of `evaluate` written by `write_csv`; `DataError` if invalid."""
-    numbers = dict.fromkeys(("value", "low", "high"), np.float64)
-    texts = dict.fromkeys(("model", "level", "metric", "note"), str)
-    empty = {name: [""] for name in numbers}
-    try:
-        frame = pd.read_csv(path, usecols=COLUMNS, dtype=texts, keep_default_na=False, na_values=empty)
-        return each_text(frame[COLUMNS].astype(numbers), original)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as a result table ({error}); validate again") from error
 
 
 @dataclass(frozen=True)

@@ -111,10 +111,6 @@ def _whole(settings: EncoderSettings) -> nn.Sequential:
         pass  # the model's forward is more than its modules in sequence
     finally:
         model.train()
-    if not hasattr(model, "forward_intermediates"):
-        raise ModelError(
-            f"encoder {settings.name!r} has no convolutional trunk that keeps a map; take resnet18, say"
-        )
     return nn.Sequential(_LastMap(model, standardise))
 
 

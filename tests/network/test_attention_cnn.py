@@ -207,7 +207,6 @@ def test_weight_file_saved_on_a_gpu(tmp_path, monkeypatch):
     ("settings", "message"),
     [
         ({"name": "resnet19"}, "neither 'paper' nor"),
-        ({"name": "inception_next_tiny", "size": 64}, "x"),
         ({"weights": "w.pth"}, "the paper's CNN has no weight file"),
         ({"freeze": 9, "size": 32}, "has 2 blocks; lower encoder.freeze"),
         ({"blocks": 3, "size": 32}, "has 2 blocks; lower encoder.blocks"),

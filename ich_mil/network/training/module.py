@@ -112,22 +112,17 @@ class MilModule(pl.LightningModule):
         each = loss.detach().expand(len(batch.labels))
         self._losses[name].append(torch.stack([each.sum(), torch.ones_like(each).sum()]))
 
-    def on_train_epoch_end(self) -> None:
-        """Log the mean loss."""
-        self._log_loss("train_loss")
-
     def on_validation_epoch_end(self) -> None:
-        """Log the mean loss and the AUC."""
-        self._log_loss("val_loss")
-        score, label = these_ranks().gathered(torch.cat(self._scored, 1).T).T
+        """Log the mean losses and the AUC of an epoch; validation ends it."""
+        ranks = these_ranks()
+        for name, losses in self._losses.items():
+            total, count = ranks.total(torch.stack(losses).sum(0))
+            self._log(name, total / count)
+            losses.clear()
+        score, label = ranks.gathered(torch.cat(self._scored, 1).T).T
         above = score[label == 1, None] - score[label == 0]  # (positives, negatives)
         self._log("val_auc", ((above > 0).float() + 0.5 * (above == 0)).mean().nan_to_num())
         self._scored.clear()
-
-    def _log_loss(self, name: str) -> None:
-        total, count = these_ranks().total(torch.stack(self._losses[name]).sum(0))
-        self._log(name, total / count)
-        self._losses[name].clear()
 
     def _log(self, name: str, value: Tensor) -> None:
         """Log a value that is the same on all ranks."""
