@@ -179,8 +179,7 @@ class RunConfig:
             raise ValueError("encoders is for the members of an ensemble; name one network's in encoder")
         if not any(data.networks for data in self.training_sets.values()):
             raise ValueError("networks is false for every set to train on; no network could be trained")
-        sets = [*self.training_sets.values(), *([self.external] if self.external else [])]
-        if self.head.family != "multimodal" and any(data.has_extras for data in sets):
+        if self.head.family != "multimodal" and any(data.has_extras for data in self.sets):
             raise ValueError("requests, reports and covariates are inputs of head.family multimodal; set it")
         if any(data.layout == "features" for data in self.also):
             raise ValueError("also: only sets of pictures can be joined, not layout 'features'")
@@ -191,6 +190,11 @@ class RunConfig:
     def training_sets(self) -> dict[str, SetSettings]:
         """The sets to train on, keyed by the name of their folder below `prepared`."""
         return {"train": self.train} | {f"also_{i}": data for i, data in enumerate(self.also, 1)}
+
+    @property
+    def sets(self) -> list[SetSettings]:
+        """Sets to train on, and the external set if there is one."""
+        return [*self.training_sets.values(), *([self.external] if self.external else [])]
 
     def member(self, number: int) -> "RunConfig":
         """Configuration of member 0..`members` - 1: its own folder and seeds, the split of member 0."""
@@ -219,10 +223,9 @@ class RunConfig:
 
     def check_paths(self) -> None:
         """Raise `ConfigError` if features and pictures mix or `out` is in a set; `DataError`: no such set."""
-        sets = [*self.training_sets.values(), *([self.external] if self.external else [])]
-        if len({data.layout == "features" for data in sets}) > 1:
+        if len({data.layout == "features" for data in self.sets}) > 1:
             raise ConfigError("train, also and external must all be pictures, or all be features")
-        for data in sets:
+        for data in self.sets:
             data.check_path()
             check_apart(self.out, data.path)
 

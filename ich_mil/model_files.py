@@ -49,9 +49,9 @@ def read_json(path: Path, form: str | None = None) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON. `ValueError` for NaN, numbers beyond float64 or int64, and too deep a nesting."""
+    """Parse JSON. `ValueError` for NaN, numbers beyond float64, and too deep a nesting."""
     try:
-        return json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_whole)
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
 
@@ -59,12 +59,6 @@ def parse_json(text: str) -> Any:
 def _finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
         raise ValueError(f"{text:.20} is no finite number")
-    return value
-
-
-def _whole(text: str) -> int:
-    if len(text) > 20 or abs(value := int(text)) >= 2**63:
-        raise ValueError(f"{text:.20} is beyond 64 bits")
     return value
 
 

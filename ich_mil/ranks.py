@@ -157,7 +157,6 @@ def joined() -> Iterator[Ranks]:
 
 
 def _meet() -> Ranks:
-    """Initialise the process group and select the GPU of this process, where there is one."""
     here = int(os.environ["LOCAL_WORLD_SIZE"])
     backend = "gloo"
     if torch.cuda.is_available():

@@ -198,7 +198,6 @@ def _dataclasses(hint: Any) -> Iterator[type]:
 
 
 def _line(error: "ValidationError", known: Mapping[str, Setting]) -> str:
-    """The first error of pydantic as one line: field, what is allowed, what came."""
     errors = error.errors(include_url=False)
     kind, value, path = errors[0]["type"], errors[0]["input"], errors[0]["loc"]
     name = ".".join(map(str, path))

@@ -131,7 +131,6 @@ def _sample_sizes(frame: pd.DataFrame) -> list[str]:
 
 
 def _correct_calls(frame: pd.DataFrame) -> list[str]:
-    """Number of correct calls by class for each model: the counts behind sensitivity and specificity."""
     shares = frame[frame["metric"].isin(["sensitivity", "specificity"]) & frame["value"].notna()]
     texts: dict[str, list[str]] = {}
     for row in shares.to_dict("records"):
@@ -144,7 +143,6 @@ def _correct_calls(frame: pd.DataFrame) -> list[str]:
 
 
 def _not_available(frame: pd.DataFrame) -> list[str]:
-    """Metrics without a value, by reason and models."""
     absent: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for note in filter(None, dict.fromkeys(frame["note"])):
         for one in METRICS:
@@ -161,7 +159,6 @@ def _not_available(frame: pd.DataFrame) -> list[str]:
 
 
 def _small_samples(frame: pd.DataFrame) -> list[str]:
-    """Warnings of intervals that rest on few patients or scans, or on no second patient."""
     used = frame[(frame["n"] > 0) & (frame["note"] == "")]
     if used["patients"].max() == 1:
         return [

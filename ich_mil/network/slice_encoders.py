@@ -115,8 +115,6 @@ def _whole(settings: EncoderSettings) -> nn.Sequential:
 
 
 class _LastMap(nn.Module):
-    """A timm model as a single block, such as a transformer: pictures to its last map, channels first."""
-
     def __init__(self, model: nn.Module, standardise: Standardise) -> None:
         super().__init__()
         self.model: Any = model

@@ -95,7 +95,6 @@ class MilModule(pl.LightningModule):
         return loss * self._share(batch, ranks)
 
     def _share(self, batch: Batch, ranks: Ranks) -> float | Tensor:
-        """Bags on this rank, divided by the mean number of bags per rank in this step: DDP averages ranks."""
         if ranks.size == 1:
             return 1.0
         here = torch.full((), float(len(batch.labels)), device=self.device)
@@ -125,7 +124,6 @@ class MilModule(pl.LightningModule):
         self._scored.clear()
 
     def _log(self, name: str, value: Tensor) -> None:
-        """Log a value that is the same on all ranks."""
         self.log(name, value, sync_dist=True, reduce_fx="max")
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
