@@ -48,11 +48,8 @@ class Ranks:
         return self._reduce(value, dist.ReduceOp.SUM)
 
     def most(self, value: Tensor) -> Tensor:
-        """Elementwise maximum over all ranks; NaN where any rank has NaN."""
-        if self.size == 1:
-            return value
-        nan = self.total(value.isnan().to(value))
-        return self._reduce(value, dist.ReduceOp.MAX).masked_fill(nan > 0, torch.nan)
+        """Elementwise maximum over all ranks."""
+        return self._reduce(value, dist.ReduceOp.MAX)
 
     def gathered(self, rows: Tensor) -> Tensor:
         """Rows (n, ...) of all ranks, in their order; n may differ."""
