@@ -9,7 +9,7 @@ import typer
 from typer.core import CompletionItem, TyperCommand
 
 from ich_mil import __version__
-from ich_mil.errors import ConfigError
+from ich_mil.errors import ConfigError, check_installed
 
 if TYPE_CHECKING:
     from ich_mil.multimodal.extras import ExtraSources
@@ -54,6 +54,12 @@ def share(value: float | None) -> float | None:
     return value
 
 
+def _with_dicom(wanted: bool) -> bool:
+    if wanted:
+        check_installed("highdicom", "dicom", "--dicom")
+    return wanted
+
+
 Studies = Annotated[Path, typer.Argument(exists=True, help="A study, or a folder with several.")]
 Predictions = Annotated[Path, typer.Argument(help="The folder of 'predict' or 'validate'.")]
 Model = Annotated[Path, typer.Option(metavar="RUN", help="Folder of a run, or headct-base.")]
@@ -62,7 +68,9 @@ ContrastWords = Annotated[
     Path | None,
     typer.Option(exists=True, metavar="CSV", help="Phrases of the site: columns phrase,meaning."),
 ]
-Dicom = Annotated[bool, typer.Option("--dicom", help="Write DICOM results of predictions too.")]
+Dicom = Annotated[
+    bool, typer.Option("--dicom", callback=_with_dicom, help="Write DICOM results of predictions too.")
+]
 Names = Annotated[bool, typer.Option("--names", help="Show names and other DICOM texts on pages.")]
 Columns = Annotated[
     list[str],

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -22,7 +22,7 @@ from ich_mil.multimodal.settings import MultimodalSettings, RunHeadSettings
 from ich_mil.network.settings import CnnSettings, EncoderSettings
 from ich_mil.network.training.set_settings import SetSettings
 from ich_mil.network.training.settings import TrainingSettings
-from ich_mil.settings import SEEDS, check_list, read_settings
+from ich_mil.settings import SEEDS, read_settings
 
 STRICT = ConfigDict(extra="forbid")
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -32,22 +32,6 @@ Seed = Annotated[int, Field(ge=0, lt=SEEDS)]
 
 PLACES = ("out", "prepared", "pages", "jobs", "workers", "logger")
 """Fields without effect on results, also of `training`: output folders, pages, worker counts and loggers."""
-
-REMOVED: dict[str, Any] = {
-    "thickness_mm": 5.0,
-    **dict.fromkeys(("training.bleeds", "training.controls", "training.warmup_steps"), 0),
-    **{"training.accumulate": 1, "cnn.dropout": 0.3, "cnn.chunk_slices": 256},
-    **dict.fromkeys(("head.logistic_tail", "head.log_h", "head.update")),
-    **{"head.margin_c": 0.5, "head.margin_v": 0.5, "head.chains": 4, "head.burn_in": 500, "head.draws": 500},
-    **{"head.outer": 5, "head.log_z": 0, "head.patience": 10, "head.jitter": 1e-6},
-    **{"head.calibration_folds": 5, "head.smooth_mm": 0.0},
-    **{"multimodal.sweeps": 2000, "multimodal.burn_in": 1000},
-    **{"multimodal.intercept_variance": 16.0, "multimodal.slope_variance": 4.0},
-}
-"""Settings of earlier versions, each with the value that is now the only one. Stored runs have them."""
-
-OF_PREDICTION = ("thickness_mm", "head.smooth_mm")
-"""Those of `REMOVED` that a finished model needs for its predictions; the others only shaped its training."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -88,39 +72,28 @@ class GridConfig:
 
     out: Path
     train: SetSettings
-    grid: dict[str, list[bool | int | float | str]]
+    grid: Annotated[dict[str, list[bool | int | float | str]], Field(min_length=1)]
     head: HeadSettings = field(default_factory=HeadSettings)
     external: SetSettings | None = None
     folds: Count = 5
-    seeds: list[Seed] = field(default_factory=lambda: [0])
+    seeds: Annotated[list[Seed], Field(min_length=1)] = field(default_factory=lambda: [0])
     jobs: Count = 1
 
-    REMOVED: ClassVar[dict[str, Any]] = REMOVED
-
     def __post_init__(self) -> None:
-        if any(one.layout != "features" for one in self.sets):
-            raise ValueError("a grid needs sets of layout 'features'")
-        if any(one.slice_labels for one in self.sets):
-            raise ValueError("a grid trains on scan labels; leave out slice_labels")
+        if any(data.layout != "features" or data.slice_labels or data.has_extras for data in self.sets):
+            raise ValueError("a grid needs sets of layout 'features', without slice_labels or other inputs")
         if self.folds == 1:
             raise ValueError(f"folds must be 0 (train on everything) or at least 2, got {self.folds}")
-        check_list("seeds", self.seeds)
-        if any(one.has_extras for one in self.sets):
-            raise ValueError(
-                "a grid is of Gaussian-process heads on slices; compare multimodal heads by runs"
-            )
-        if self.head.random_state != HeadSettings.random_state:
-            raise ValueError(
-                f"head.random_state is {self.head.random_state}, but a grid has a list of its own, seeds"
-            )
         if not self.folds and self.external is None:
             raise ValueError("with folds: 0 an external set is needed, nothing is held out")
-        if unknown := sorted({*self.grid} - ({*HeadSettings.names()} - {"random_state"})):
-            raise ValueError(f"grid names {unknown[0]!r}, which is no setting of a head or has its own list")
-        if not self.grid or not all(self.grid.values()):
-            raise ValueError("grid needs at least one setting, and every setting in it at least one value")
-        for name, values in self.grid.items():
-            check_list(f"grid: {name}", values)
+        if "random_state" in self.grid or self.head.random_state:
+            raise ValueError("a grid has seeds of its own, seeds; leave out random_state")
+        if unknown := sorted({*self.grid} - {*HeadSettings.names()}):
+            raise ValueError(f"grid: {unknown[0]!r} is no setting of a head")
+        lists: dict[str, list[Any]] = {"seeds": self.seeds, **self.grid}
+        for name, values in lists.items():
+            if not values or any(value in values[:i] for i, value in enumerate(values)):
+                raise ValueError(f"{name} needs one or more different values, got {values}")
         self.cells()
 
     @property
@@ -133,16 +106,14 @@ class GridConfig:
         names = sorted(self.grid)
         choices = product(*(self.grid[name] for name in names))
         cells: list[dict[str, Any]] = [dict(zip(names, values, strict=True)) for values in choices]
-        heads = [replace(self.head, **cell) for cell in cells]
-        own = sorted({"alpha", "beta"} & set(self.grid))
-        if own and all(head.density == "logistic" for head in heads):
-            raise ValueError(f"grid names {own[0]!r}, which a logistic density has not; set density to gamma")
+        for cell in cells:
+            replace(self.head, **cell)  # raises
         return cells
 
     def check_paths(self) -> None:
         """Raise `DataError` if a set does not exist."""
-        for one in self.sets:
-            one.check_path()
+        for data in self.sets:
+            data.check_path()
 
     @property
     def hash(self) -> str:
@@ -201,19 +172,16 @@ class RunConfig:
     jobs: Count = 0
     seed: Seed = 0
 
-    REMOVED: ClassVar[dict[str, Any]] = REMOVED
-
     def __post_init__(self) -> None:
         if max(self.seed, self.head.random_state) + self.members > SEEDS:
             raise ValueError(f"seed and head.random_state of the last member must be below {SEEDS}")
         if self.encoders and self.members == 1:
             raise ValueError("encoders is for the members of an ensemble; name one network's in encoder")
-        if not any(one.networks for one in self.training_sets.values()):
+        if not any(data.networks for data in self.training_sets.values()):
             raise ValueError("networks is false for every set to train on; no network could be trained")
-        sets = [*self.training_sets.values(), *([self.external] if self.external else [])]
-        if self.head.family != "multimodal" and any(one.has_extras for one in sets):
+        if self.head.family != "multimodal" and any(data.has_extras for data in self.sets):
             raise ValueError("requests, reports and covariates are inputs of head.family multimodal; set it")
-        if any(one.layout == "features" for one in self.also):
+        if any(data.layout == "features" for data in self.also):
             raise ValueError("also: only sets of pictures can be joined, not layout 'features'")
         if self.external and self.external.slice_labels:
             raise ValueError("external: slice_labels is for sets to train on; leave it out")
@@ -221,7 +189,12 @@ class RunConfig:
     @property
     def training_sets(self) -> dict[str, SetSettings]:
         """The sets to train on, keyed by the name of their folder below `prepared`."""
-        return {"train": self.train} | {f"also_{i}": one for i, one in enumerate(self.also, 1)}
+        return {"train": self.train} | {f"also_{i}": data for i, data in enumerate(self.also, 1)}
+
+    @property
+    def sets(self) -> list[SetSettings]:
+        """Sets to train on, and the external set if there is one."""
+        return [*self.training_sets.values(), *([self.external] if self.external else [])]
 
     def member(self, number: int) -> "RunConfig":
         """Configuration of member 0..`members` - 1: its own folder and seeds, the split of member 0."""
@@ -250,12 +223,11 @@ class RunConfig:
 
     def check_paths(self) -> None:
         """Raise `ConfigError` if features and pictures mix or `out` is in a set; `DataError`: no such set."""
-        sets = [*self.training_sets.values(), *([self.external] if self.external else [])]
-        if len({one.layout == "features" for one in sets}) > 1:
+        if len({data.layout == "features" for data in self.sets}) > 1:
             raise ConfigError("train, also and external must all be pictures, or all be features")
-        for one in sets:
-            one.check_path()
-            check_apart(self.out, one.path)
+        for data in self.sets:
+            data.check_path()
+            check_apart(self.out, data.path)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON and YAML; paths become text."""
@@ -269,11 +241,11 @@ class RunConfig:
         return settings_digest({k: v for k, v in asdict(alike).items() if k not in PLACES})
 
 
-def read_config(arguments: Sequence[str], *, program: str = "ich-mil train", more: str = "") -> RunConfig:
+def read_config(arguments: Sequence[str]) -> RunConfig:
     """Read the configuration of a run from `--config FILE` and overrides (`read_settings`)."""
-    return read_settings(RunConfig, arguments, program=program, more=more)
+    return read_settings(RunConfig, arguments)
 
 
-def read_grid(arguments: Sequence[str], *, more: str = "") -> GridConfig:
+def read_grid(arguments: Sequence[str]) -> GridConfig:
     """Read the configuration of a grid, like `read_config`."""
-    return read_settings(GridConfig, arguments, program="ich-mil grid", more=more)
+    return read_settings(GridConfig, arguments)

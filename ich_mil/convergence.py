@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ich_mil.errors import check_installed
+
 
 def r_hat(draws: Tensor) -> Tensor:
     """R-hat (Q,) of draws (R, L, Q) with L ≥ 4; 1 for a quantity that is constant over all draws."""
@@ -24,6 +26,7 @@ def bulk_ess(draws: Tensor) -> Tensor:
 
 
 def _of_each(name: str, draws: Tensor, *, constant: float, **options: Any) -> Tensor:
+    check_installed("arviz_stats", "sampling", "diagnostics of sampling")
     from arviz_stats.base import array_stats  # imported here because it takes seconds; only sampling needs it
 
     x = draws.detach().cpu().numpy()

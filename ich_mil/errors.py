@@ -6,6 +6,7 @@ it and exit with code 2; library users catch `IchMilError`.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 
@@ -64,6 +65,12 @@ class ModelError(IchMilError):
 
 class ProcessError(IchMilError):
     """Another process of the same run cannot be reached, or has ended early."""
+
+
+def check_installed(package: str, extra: str, what: str) -> None:
+    """Raise `ConfigError` unless the optional package that `what` needs is installed."""
+    if find_spec(package) is None:
+        raise ConfigError(f"{what}: {package} is not installed; pip install 'ich-mil[{extra}]'")
 
 
 @contextmanager

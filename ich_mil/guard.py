@@ -18,16 +18,8 @@ from types import TracebackType
 from ich_mil.errors import IchMilError
 from ich_mil.progress import PrintableFormatter, printable
 
-MACHINE = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.EROFS,
-    errno.EIO,
-    errno.EACCES,
-    errno.EPERM,
-)
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+MACHINE = (*_DISK, errno.EMFILE, errno.ENFILE, errno.EACCES, errno.EPERM)
 """Numbers of operating system errors that the user can mend."""
 
 
@@ -40,7 +32,7 @@ def guarded(work: Callable[[], None]) -> int:
     if logging.lastResort is not None:  # prints records of libraries
         logging.lastResort.setFormatter(PrintableFormatter())
     with warnings.catch_warnings():
-        warnings.showwarning = show_warning
+        warnings.showwarning = _show_warning
         try:
             work()
         except IchMilError as error:
@@ -58,7 +50,6 @@ def guarded(work: Callable[[], None]) -> int:
 
 
 def _print(kind: str, text: str) -> None:
-    """Print an error or warning as one line."""
     print(f"{kind}: {printable(' '.join(text.splitlines()))}", file=sys.stderr)
 
 
@@ -95,13 +86,8 @@ def _machine_trouble(error: Exception) -> str:
     return f"{where}{os.strerror(error.errno)}; mend that and run the same command again"
 
 
-def show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str,
-    lineno: int,
-    file: object = None,
-    line: object = None,
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, *_: object, **__: object
 ) -> None:
     """Print warnings of `ich_mil` as one line; warnings of libraries are for developers and are dropped."""
     if f"{os.sep}ich_mil{os.sep}" in filename:

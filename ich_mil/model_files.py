@@ -8,13 +8,11 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
-
 from ich_mil.errors import ModelError
+from ich_mil.settings import build
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
 C = TypeVar("C")
 JSON_BYTES, TENSOR_BYTES = 2**24, 2**33
 """Largest JSON and safetensors files that are read."""
-REMOVED = frozenset({"accumulate", "bleeds", "chunk_slices", "controls", "dropout", "warmup_steps"})
-"""Settings of earlier versions, without effect on a trained model: ignored in its files."""
 
 
 def check_regular(path: Path, most: int = TENSOR_BYTES) -> None:
@@ -53,9 +49,9 @@ def read_json(path: Path, form: str | None = None) -> dict[str, Any]:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON. `ValueError` for NaN, numbers beyond float64 or int64, and too deep a nesting."""
+    """Parse JSON. `ValueError` for NaN, numbers beyond float64, and too deep a nesting."""
     try:
-        return json.loads(text, parse_constant=_finite, parse_float=_finite, parse_int=_whole)
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
 
@@ -63,12 +59,6 @@ def parse_json(text: str) -> Any:
 def _finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
         raise ValueError(f"{text:.20} is no finite number")
-    return value
-
-
-def _whole(text: str) -> int:
-    if len(text) > 20 or abs(value := int(text)) >= 2**63:
-        raise ValueError(f"{text:.20} is beyond 64 bits")
     return value
 
 
@@ -96,53 +86,12 @@ def read_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, str]]:
 
 
 def record(kind: type[C], values: Mapping[str, Any], path: Path) -> C:
-    """Build the dataclass `kind`, and dataclasses within, from JSON values, whose types must fit exactly.
-
-    Settings of earlier versions (`REMOVED`) are ignored, so that models trained with them load.
+    """Build the dataclass `kind` from the JSON values of the file `path` (`settings.build`).
 
     Raises:
-        ModelError: a field of the file `path` is missing, unknown, of another type, or refused by its
-            dataclass.
+        ModelError: a field is missing, unknown, of another type, or refused by its dataclass.
     """
-    values = _current(values)
     try:
-        built = TypeAdapter(kind).validate_json(json.dumps(values), strict=True)
-        if unknown := _unknown(values, asdict(built)):  # type: ignore[call-overload]
-            raise ValueError(f"it has an unknown field {unknown!r:.40}")
-    except ValidationError as error:
-        raise ModelError(f"{path}: cannot be read ({first_fault(error)}); train again") from error
+        return build(kind, values, trained=True)
     except ValueError as error:
         raise ModelError(f"{path}: cannot be read ({error}); train again") from error
-    return built
-
-
-def first_fault(error: ValidationError) -> str:
-    """The first fault of a pydantic error in words: field, what is allowed, what came."""
-    fault = error.errors(include_url=False)[0]
-    name, given = ".".join(map(str, fault["loc"])), fault["input"]
-    match fault["type"]:
-        case "missing":
-            return f"it lacks {name}"
-        case "unexpected_keyword_argument":
-            return f"it has an unknown field {name!r:.40}"
-    return f"{name + ': ' if name else ''}{fault['msg']}, got {given!r:.40}"
-
-
-def _unknown(values: Any, known: Any) -> str:
-    """The first name in nested JSON values that the fields built of them do not have; ''."""
-    if isinstance(values, dict) and isinstance(known, dict):
-        for name, value in values.items():
-            if name not in known:
-                return str(name)
-            if inner := _unknown(value, known[name]):
-                return inner
-    if isinstance(values, list) and isinstance(known, list | tuple):
-        return next((name for pair in zip(values, known, strict=True) if (name := _unknown(*pair))), "")
-    return ""
-
-
-def _current(values: Any) -> Any:
-    """JSON values without settings of earlier versions."""
-    if isinstance(values, dict):
-        return {name: _current(value) for name, value in values.items() if name not in REMOVED}
-    return [_current(value) for value in values] if isinstance(values, list) else values

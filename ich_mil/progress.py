@@ -49,14 +49,6 @@ def progress(
     items: Iterable[T], *, total: int, what: str, unit: str = "scan", weight: Callable[[T], int] = lambda _: 1
 ) -> Iterator[T]:
     """Yield `items` and report progress: `total` units of the work `what`, `weight(item)` units per item."""
-    if sys.stderr.isatty():
-        from tqdm import tqdm
-
-        with tqdm(total=total, desc=printable(what), unit=unit, leave=False) as bar:
-            for item in items:
-                yield item
-                bar.update(weight(item))
-        return
     started = last = time.monotonic()
     done = 0
     for item in items:

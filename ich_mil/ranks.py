@@ -48,11 +48,17 @@ class Ranks:
         return self._reduce(value, dist.ReduceOp.SUM)
 
     def most(self, value: Tensor) -> Tensor:
-        """Elementwise maximum over all ranks; NaN where any rank has NaN."""
-        if self.size == 1:
-            return value
-        nan = self.total(value.isnan().to(value))
-        return self._reduce(value, dist.ReduceOp.MAX).masked_fill(nan > 0, torch.nan)
+        """Elementwise maximum over all ranks."""
+        return self._reduce(value, dist.ReduceOp.MAX)
+
+    def gathered(self, rows: Tensor) -> Tensor:
+        """Rows (n, ...) of all ranks, in their order; n may differ."""
+        counts = torch.zeros(self.size, device=rows.device)
+        counts[self.rank] = len(rows)
+        first, last = self.total(counts).cumsum(0).long()[[self.rank, -1]].tolist()
+        whole = rows.new_zeros(last, *rows.shape[1:])
+        whole[first - len(rows) : first] = rows
+        return self.total(whole)
 
     def share(self, sizes: Tensor) -> Tensor:
         """Indices (C,) int64 of the bags of this rank, ascending, balanced by number of slices `sizes` (B,).
@@ -148,7 +154,6 @@ def joined() -> Iterator[Ranks]:
 
 
 def _meet() -> Ranks:
-    """Initialise the process group and select the GPU of this process, where there is one."""
     here = int(os.environ["LOCAL_WORLD_SIZE"])
     backend = "gloo"
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Typed settings from YAML files and the command line, checked by pydantic.
+"""Typed settings from YAML files, the command line and stored models, checked by pydantic.
 
 In: words such as `--config FILE --head.beta 1.5`, or plain values of a stored file. Out: an instance of a
 dataclass. An unknown name, a wrong type or a value out of range is an error of one line.
@@ -6,10 +6,9 @@ dataclass. An unknown name, a wrong type or a value out of range is an error of 
 
 import inspect
 import json
-import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -26,39 +25,31 @@ C = TypeVar("C")
 
 CONFIGS = Path(__file__).parent / "bundled" / "configs"
 """Configurations that come with the package; the same files as `configs/` of the repository."""
-PROTOCOL = "protocol_"
-"""Start of the names of shipped benchmark protocols."""
 SEEDS = 2**32
 """Upper bound of seeds, exclusive: the limit of scikit-learn."""
 IN_A_FILE = "settings stand in a file, such as those in configs/: --config FILE"
 
-
-def check_seeds(name: str, *seeds: int) -> None:
-    """Raise `ValueError` unless the setting `name` has one or more distinct seeds in 0..`SEEDS` - 1."""
-    check_list(name, seeds)
-    for seed in seeds:
-        if not 0 <= seed < SEEDS:
-            raise ValueError(f"{name} must lie in 0..{SEEDS - 1}, got {seed}")
-
-
-def check_list(name: str, values: Sequence[object]) -> None:
-    """Raise `ValueError` unless the setting `name` has one or more values without repetition."""
-    if not values:
-        raise ValueError(f"{name} needs at least one value")
-    if repeated := [value for i, value in enumerate(values) if value in values[:i]]:
-        raise ValueError(f"{name} has {repeated[0]!r} twice; each would count as another")
-
-
-def check_least(settings: object, part: str = "", **least: float) -> None:
-    """Raise `ValueError` if a field of `settings` is below its lower bound, infinite or NaN.
-
-    `part` is a prefix of field names in the message, such as `training.`.
-    """
-    for name, bound in least.items():
-        value = getattr(settings, name)
-        if not bound <= value < math.inf:
-            finite = " and finite" if value == math.inf else ""
-            raise ValueError(f"{part}{name} must be at least {bound}{finite}, got {value}")
+REMOVED: dict[str, dict[str, Any]] = {
+    "RunConfig": {"thickness_mm": 5.0},
+    "TrainingSettings": {"bleeds": 0, "controls": 0, "warmup_steps": 0, "accumulate": 1},
+    "EncoderSettings": {"neighbours": 0},
+    "CnnSettings": {"dropout": 0.3, "chunk_slices": 256},
+    "HeadSettings": {
+        **dict.fromkeys(("logistic_tail", "log_h", "update")),
+        **{"margin_c": 0.5, "margin_v": 0.5, "chains": 4, "burn_in": 500, "draws": 500, "outer": 5},
+        **{"log_z": 0, "patience": 10, "jitter": 1e-6, "calibration_folds": 5, "smooth_mm": 0.0},
+    },
+    "MultimodalSettings": {
+        **{"sweeps": 2000, "burn_in": 1000, "intercept_variance": 16.0, "slope_variance": 4.0},
+    },
+    "Calibration": {"method": "platt", "knots": []},
+}
+"""Settings of earlier versions by class, each with the value that is now the only one."""
+OF_PREDICTION = {
+    *(("RunConfig", "thickness_mm"), ("EncoderSettings", "neighbours")),
+    *(("HeadSettings", "smooth_mm"), ("Calibration", "knots")),
+}
+"""Those of `REMOVED` that change the predictions of a finished model; the others only shaped its training."""
 
 
 def filled_path(name: str, text: str) -> Path:
@@ -68,8 +59,7 @@ def filled_path(name: str, text: str) -> Path:
         ConfigError: an unset environment variable or unknown home folder.
     """
     filled = os.path.expandvars(text)
-    left = re.search(r"\$(\w+|\{\w+\})", filled)
-    if left:
+    if left := re.search(r"\$(\w+|\{\w+\})", filled):
         raise ConfigError(f"{name} {text!r}: the environment variable {left[0]} is not set")
     try:
         return Path(filled).expanduser()
@@ -77,17 +67,12 @@ def filled_path(name: str, text: str) -> Path:
         raise ConfigError(f"{name} {text!r}: there is no such home folder; name the folder itself") from error
 
 
-def shipped_configs(prefix: str = "") -> dict[str, Path]:
-    """Configurations that come with the package, by name without `prefix`; by default all but protocols."""
-    names = {path.stem: path for path in sorted(CONFIGS.glob(f"{prefix}*.yaml"))}
-    return {
-        name.removeprefix(prefix): path
-        for name, path in names.items()
-        if prefix or not name.startswith(PROTOCOL)
-    }
+def shipped_configs() -> dict[str, Path]:
+    """Configurations that come with the package, by name."""
+    return {path.stem: path for path in sorted(CONFIGS.glob("*.yaml"))}
 
 
-def config_file(name: str, prefix: str = "") -> Path:
+def config_file(name: str) -> Path:
     """File of a configuration, given by its path or by the name of a shipped one.
 
     Raises:
@@ -95,7 +80,7 @@ def config_file(name: str, prefix: str = "") -> Path:
     """
     if Path(name).suffix in (".yaml", ".yml") or Path(name).is_file():
         return Path(name)
-    shipped = shipped_configs(prefix)
+    shipped = shipped_configs()
     if name not in shipped:
         raise ConfigError(
             f"{name}: no such configuration{did_you_mean(name, shipped)}; name a YAML file, or one of "
@@ -155,18 +140,21 @@ def _default(field: "Field[Any]") -> str:
     return "" if field.default in (MISSING, None) else str(field.default)
 
 
-def build(kind: type[C], values: Any) -> C:
-    """Make a dataclass, and dataclasses within, from plain values; strict: no text becomes a number.
+def build(kind: type[C], values: Any, *, trained: bool = False) -> C:
+    """Build a dataclass, and dataclasses within, from plain values; strict: no text becomes a number.
+
+    Settings of earlier versions (`REMOVED`) are dropped. In a configuration each must have its only
+    value; in the file of a `trained` model only those `OF_PREDICTION` must.
 
     Raises:
-        ValueError: an unknown, missing or wrong field; one line that names it.
+        ValueError: an unknown, missing, removed or wrong field; one line that names it.
     """
     from pydantic import TypeAdapter, ValidationError
 
     if not hasattr(kind, "__pydantic_config__"):  # a dataclass of the standard library
         setattr(kind, "__pydantic_config__", {"extra": "forbid"})  # noqa: B010
     try:
-        text = json.dumps(values, default=str)  # JSON has lists for tuples, and text for paths
+        text = json.dumps(_current(kind, values, trained), default=str)  # JSON has lists for tuples
         made: C = TypeAdapter(kind).validate_json(text, strict=True)
         return made
     except ValidationError as error:
@@ -175,66 +163,67 @@ def build(kind: type[C], values: Any) -> C:
         raise ValueError("is nested too deep") from None
 
 
+def _current(kind: type, values: Any, trained: bool, prefix: str = "") -> Any:
+    """Plain values of the dataclass `kind` without `REMOVED`; in a trained model, with the present names."""
+    if isinstance(values, list):
+        return [_current(kind, part, trained, prefix) for part in values]
+    if not isinstance(values, dict):
+        return values
+    kept = dict(values)
+    bases = [base.__name__ for base in kind.__mro__]
+    for name, only in (item for base in bases for item in REMOVED.get(base, {}).items()):
+        value = kept.pop(name, only)
+        if value != only and (not trained or (kind.__name__, name) in OF_PREDICTION):
+            raise ValueError(
+                f"{prefix}{name} was removed (CHANGELOG.md) and cannot be {value!r:.40}; leave it out"
+            )
+    if trained and "HeadSettings" in bases:
+        if "seed" in kept:
+            kept["random_state"] = kept.pop("seed")
+        if kept.get("calibration") in ("temperature", "isotonic"):
+            kept["calibration"] = "platt"
+    for name, hint in get_type_hints(kind).items():
+        for part in _dataclasses(hint):
+            if name in kept:
+                kept[name] = _current(part, kept[name], trained, f"{prefix}{name}.")
+    return kept
+
+
+def _dataclasses(hint: Any) -> Iterator[type]:
+    """Dataclasses in a type such as `list[SetSettings] | None`."""
+    if isinstance(hint, type) and is_dataclass(hint):
+        yield hint
+    for part in get_args(hint):
+        yield from _dataclasses(part)
+
+
 def _line(error: "ValidationError", known: Mapping[str, Setting]) -> str:
-    """The first error of pydantic as one line: field, what is allowed, what came."""
     errors = error.errors(include_url=False)
-    kind, value, place = errors[0]["type"], errors[0]["input"], errors[0]["loc"]
-    name = ".".join(map(str, place))
+    kind, value, path = errors[0]["type"], errors[0]["input"], errors[0]["loc"]
+    name = ".".join(map(str, path))
     if kind == "value_error":  # of a check of ours
-        said = " ".join(str(errors[0]["ctx"]["error"]).split())
-        return said if name.rpartition(".")[2] in said else f"{name}: {said}"
+        reason = " ".join(str(errors[0]["ctx"]["error"]).split())
+        return reason if name.rpartition(".")[2] in reason else f"{name}: {reason}"
     if kind == "unexpected_keyword_argument":
         return f"{name} is no setting{did_you_mean(name, known)}"
     if kind == "missing":
         return f"{name} is missing"
-    alike = [one for one in errors if one["loc"][:-1] == place[:-1] and one["input"] == value]
+    alike = [other for other in errors if other["loc"][:-1] == path[:-1] and other["input"] == value]
     if len(alike) > 1 and name not in known:  # a union: each of its types has an error
-        name = ".".join(map(str, place[:-1]))
-    allowed = "; or ".join(dict.fromkeys(one["msg"] for one in alike))
+        name = ".".join(map(str, path[:-1]))
+    allowed = "; or ".join(dict.fromkeys(other["msg"] for other in alike))
     return f"{name or 'the settings'}: {allowed}, got {value!r:.80}"
 
 
-def drop_removed(
-    values: Any, removed: Mapping[str, Any], kind: type, *, any_value: Iterable[str] = ()
-) -> None:
-    """Take settings of earlier versions out of plain values of `kind`.
-
-    `removed` has the value of each that changes nothing, by dotted name.
-
-    Raises:
-        ValueError: a removed setting, other than those of `any_value`, has another value.
-    """
-    free = {*any_value}
-    known = describe(kind)
-    for name, neutral in removed.items():
-        *groups, last = name.split(".")
-        inside = [values]
-        for group in groups:
-            inside = [one.get(group) for one in inside if isinstance(one, dict)]
-            inside = [part for one in inside for part in (one if isinstance(one, list) else [one])]
-        for one in inside:
-            if name in known or not isinstance(one, dict) or last not in one:
-                continue
-            if (value := one.pop(last)) != neutral and name not in free:
-                raise ValueError(
-                    f"{name} was removed (CHANGELOG.md) and cannot be {value!r:.40}; leave it out"
-                )
-
-
-def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ich-mil", more: str = "") -> C:
+def read_settings(kind: type[C], arguments: Sequence[str]) -> C:
     """Read a dataclass of settings from `--config FILE` and overrides, as on the command line.
 
-    FILE may be the name of a shipped configuration (`config_file`). `--help` prints the settings and ends;
-    `program` is the name of the command in it, `more` its last paragraph.
+    FILE may be the name of a shipped configuration (`config_file`).
 
     Raises:
         ConfigError: unknown or repeated name, wrong type, value out of range, missing field or file; one
             line.
     """
-    if "--help" in arguments:
-        lines = [f"usage: {program} [--config FILE] [--NAME VALUE ...]", "", *help_lines(kind), "", more]
-        print("\n".join(lines).rstrip())
-        raise SystemExit(0)
     options = _options(arguments)
     file = options.pop("config", None)
     sources = [] if file is None else [str(path := config_file(file))]
@@ -244,11 +233,10 @@ def read_settings(kind: type[C], arguments: Sequence[str], *, program: str = "ic
         values = {} if file is None else read_yaml(path)
         for name, text in options.items():
             _override(values, name, text, known)
-        drop_removed(values, getattr(kind, "REMOVED", {}), kind)
         return build(kind, values)
     except ValueError as error:
         remedy = "" if file else f"; {IN_A_FILE}"
-        raise ConfigError(f"{', '.join(sources) or program}: {error}{remedy}") from error
+        raise ConfigError(f"{', '.join(sources) or 'no settings'}: {error}{remedy}") from error
 
 
 def help_lines(kind: type) -> list[str]:

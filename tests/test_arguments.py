@@ -3,12 +3,17 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
 from ich_mil import __version__
 from ich_mil.arguments import app, workers
 from ich_mil.cli import main
+from ich_mil.convergence import r_hat
+from ich_mil.errors import ConfigError
+from ich_mil.sets.labels import read_excel
 from tests.runs_for_tests import refused
 
 COMMANDS = [one.name or one.callback.__name__.replace("_", "-") for one in app.registered_commands]
@@ -37,6 +42,23 @@ COMMANDS = [one.name or one.callback.__name__.replace("_", "-") for one in app.r
 )
 def test_mistyped_words_are_one_line_with_the_remedy(capsys, line, named):
     assert named in refused(capsys, *line.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "extra"),
+    [("predict . --dicom", "dicom"), ("reports . --out o", "reports"), ("serve --folder . --out o", "serve")],
+)
+def test_a_command_names_the_extra_it_needs(capsys, monkeypatch, line, extra):
+    monkeypatch.setattr("ich_mil.errors.find_spec", lambda name: None)
+    assert f"pip install 'ich-mil[{extra}]'" in refused(capsys, *line.split())
+
+
+def test_functions_name_the_extra_they_need(monkeypatch):
+    monkeypatch.setattr("ich_mil.errors.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"sampling: arviz_stats is not installed; .*\[sampling\]"):
+        r_hat(torch.zeros(2, 4, 1))
+    with pytest.raises(ConfigError, match=r"labels\.xlsx: openpyxl is not installed; .*\[formats\]"):
+        read_excel(Path("labels.xlsx"))
 
 
 def test_no_command_is_one_line(capsys):

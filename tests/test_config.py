@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ich_mil.config import REMOVED, RunConfig, read_config, read_grid
+from ich_mil.config import RunConfig, read_config, read_grid
 from ich_mil.errors import ConfigError
 from ich_mil.gp.head import Head
 from ich_mil.network.training.set_settings import SetSettings
 from ich_mil.network.training.settings import TrainingSettings
 from ich_mil.settings import CONFIGS as CONFIGS_IN_PACKAGE
-from ich_mil.settings import config_file, shipped_configs
+from ich_mil.settings import REMOVED, config_file, shipped_configs
 from ich_mil.study.series import AVERAGE_TO_MM
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
@@ -42,7 +42,7 @@ def test_a_removed_setting_with_its_only_value_is_read(tmp_path):
 
 
 def test_slices_are_averaged_as_by_prepare():
-    assert REMOVED["thickness_mm"] == AVERAGE_TO_MM
+    assert REMOVED["RunConfig"]["thickness_mm"] == AVERAGE_TO_MM
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 import pytest
 from pydantic import Field
 
 from ich_mil.errors import ConfigError
-from ich_mil.settings import build, config_file, drop_removed, filled_path, read_settings
+from ich_mil.settings import OF_PREDICTION, REMOVED, build, filled_path, help_lines, read_settings
 from ich_mil.yaml_files import load_yaml
 
 
@@ -47,7 +47,12 @@ class Outer:
     names: dict[str, str] = field(default_factory=dict)
     count: int = 0
 
-    REMOVED: ClassVar = {"inner.old": 0.0, "parts.old": 1}
+
+@pytest.fixture(autouse=True)
+def removed(monkeypatch):
+    """Two settings of earlier versions, one of which a prediction depends on."""
+    monkeypatch.setitem(REMOVED, "Inner", {"old": 0.0, "older": 1})
+    monkeypatch.setattr("ich_mil.settings.OF_PREDICTION", {*OF_PREDICTION, ("Inner", "old")})
 
 
 def read(tmp_path, text, *words):
@@ -128,27 +133,24 @@ def test_words_and_files_that_cannot_be_used(tmp_path):
         (["--out", "a", "--out=b"], "^--out: stands twice"),
         (["--config", str(tmp_path / "latin.yaml")], "latin.yaml: is no UTF-8 text; save it in UTF-8$"),
         (["--config", "nowhere.yaml"], r"^nowhere.yaml: cannot be read \(No such file"),
+        ([], "^no settings: out is missing"),
         (["--config", "dmeo"], r"^dmeo: no such configuration \(did you mean 'demo'\?\)"),
     ):
         with pytest.raises(ConfigError, match=message):
             read_settings(Outer, words)
-    with pytest.raises(ConfigError, match="did you mean 'features'"):
-        config_file("feature", "protocol_")
 
 
-def test_removed_settings_with_the_value_that_is_left_are_dropped():
-    values = {"out": "a", "inner": {"old": 0.0}, "parts": [{"old": 1, "beta": 2.0}]}
-    drop_removed(values, Outer.REMOVED, Outer)
+def test_removed_settings_without_effect_are_dropped():
+    values = {"out": "a", "inner": {"old": 0.0, "older": 1}, "parts": [{"older": 1, "beta": 2.0}]}
     assert build(Outer, values) == Outer(Path("a"), parts=[Inner(2.0)])
+    assert build(Outer, {"out": "a", "inner": {"older": 7}}, trained=True) == Outer(Path("a"))
+    for changed, trained in (({"older": 7}, False), ({"old": 1.0}, True)):
+        with pytest.raises(ValueError, match=r"^inner\.old.* was removed \(CHANGELOG\.md\)"):
+            build(Outer, {"out": "a", "inner": changed}, trained=trained)
 
 
-def test_help_lists_settings(capsys):
-    with pytest.raises(SystemExit) as ended:
-        read_settings(Outer, ["--help"], program="x y", more="last")
-    assert ended.value.code == 0
-    shown = capsys.readouterr().out.splitlines()
-    assert (shown[0].split("[")[0], shown[-1]) == ("usage: x y ", "last")
-    assert "  --inner.beta: a number, on two lines. [default: 1.0]" in shown
+def test_help_lists_settings():
+    assert "  --inner.beta: a number, on two lines. [default: 1.0]" in help_lines(Outer)
 
 
 def test_paths_are_filled_in(monkeypatch):

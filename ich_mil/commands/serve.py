@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ich_mil import arguments as arg
-from ich_mil.errors import ConfigError
+from ich_mil.errors import ConfigError, check_installed
 
 
 @arg.app.command(
@@ -50,6 +50,7 @@ def serve(
     """Predict studies as they arrive in a folder or in Orthanc."""
     if (folder is None) == (orthanc is None):
         raise ConfigError("serve needs --folder DIR or --orthanc URL, one of them")
+    check_installed("highdicom", "serve", "ich-mil serve")
     if folder is not None:
         arg.check_out(out, folder)
     arg.check_model(model)

@@ -83,7 +83,6 @@ def _train(words: list[str], file: str | None, resume: bool, start: str | None, 
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Suppress output and warnings within the block: those of other ranks would repeat those of rank 0."""
     with redirect_stdout(StringIO()), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -87,7 +87,7 @@ def net_benefit(labels: np.ndarray, probability: np.ndarray) -> Curve:
     return curve
 
 
-def with_band(
+def _with_band(
     curve: Curve, patients: np.ndarray, *, behind: np.ndarray | None, seed: int, resamples: int
 ) -> pd.DataFrame:
     """Evaluate a curve and its band of percentile intervals.
@@ -138,14 +138,14 @@ def scan_curves(
     how = {"seed": seed, "resamples": resamples}
     wrong = ((probability >= THRESHOLD) != labels).astype(np.float64)
     risk = risk_coverage(wrong, -np.abs(probability - THRESHOLD))
-    found = {"risk_coverage": with_band(risk, owner, behind=GRID * len(np.unique(owner)), **how)}
+    found = {"risk_coverage": _with_band(risk, owner, behind=GRID * len(np.unique(owner)), **how)}
     if len(np.unique(labels)) < 2:
         return found
     positives = len(np.unique(owner[labels == 1]))
     curves = roc(labels, probability), precision_recall(labels, probability), net_benefit(labels, probability)
     behinds = np.full(len(GRID), positives), GRID * positives, None
     for name, curve, behind in zip(("roc", "precision_recall", "net_benefit"), curves, behinds, strict=True):
-        found[name] = with_band(curve, owner, behind=behind, **how)
+        found[name] = _with_band(curve, owner, behind=behind, **how)
     return found
 
 

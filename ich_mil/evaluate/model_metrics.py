@@ -146,7 +146,6 @@ def _rows(
 
 
 def _facts(level: str, labels: np.ndarray, patients: np.ndarray) -> _Row:
-    """Counts of the scans or slices that the numbers of a level rest on."""
     known = labels != UNKNOWN
     return {
         "level": level,

@@ -9,19 +9,16 @@ Shapes: B scans, N slices (packed).
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import RESAMPLES
 from ich_mil.evaluate.metrics import INSIDE, METRICS, SCAN, SLICE
 from ich_mil.evaluate.model_metrics import measure
 from ich_mil.evaluate.sample import CALIBRATION_BINS
 from ich_mil.evaluate.scores import Scores
-from ich_mil.files import each_text, original
 from ich_mil.ledger import THRESHOLD
 from ich_mil.sets.labels import UNKNOWN
 
@@ -84,18 +81,6 @@ def evaluate(
     return pd.DataFrame(rows).assign(resamples=resamples)[COLUMNS]
 
 
-def read_table(path: Path) -> pd.DataFrame:
-    """Read a table of `evaluate` written by `write_csv`; `DataError` if invalid."""
-    numbers = dict.fromkeys(("value", "low", "high"), np.float64)
-    texts = dict.fromkeys(("model", "level", "metric", "note"), str)
-    empty = {name: [""] for name in numbers}
-    try:
-        frame = pd.read_csv(path, usecols=COLUMNS, dtype=texts, keep_default_na=False, na_values=empty)
-        return each_text(frame[COLUMNS].astype(numbers), original)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as a result table ({error}); validate again") from error
-
-
 @dataclass(frozen=True)
 class Block:
     """One part of the table: each row has the name of a model and a text for each of `columns`."""
@@ -146,7 +131,6 @@ def _sample_sizes(frame: pd.DataFrame) -> list[str]:
 
 
 def _correct_calls(frame: pd.DataFrame) -> list[str]:
-    """Number of correct calls by class for each model: the counts behind sensitivity and specificity."""
     shares = frame[frame["metric"].isin(["sensitivity", "specificity"]) & frame["value"].notna()]
     texts: dict[str, list[str]] = {}
     for row in shares.to_dict("records"):
@@ -159,7 +143,6 @@ def _correct_calls(frame: pd.DataFrame) -> list[str]:
 
 
 def _not_available(frame: pd.DataFrame) -> list[str]:
-    """Metrics without a value, by reason and models."""
     absent: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for note in filter(None, dict.fromkeys(frame["note"])):
         for one in METRICS:
@@ -176,7 +159,6 @@ def _not_available(frame: pd.DataFrame) -> list[str]:
 
 
 def _small_samples(frame: pd.DataFrame) -> list[str]:
-    """Warnings of intervals that rest on few patients or scans, or on no second patient."""
     used = frame[(frame["n"] > 0) & (frame["note"] == "")]
     if used["patients"].max() == 1:
         return [

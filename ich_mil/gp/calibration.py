@@ -17,8 +17,7 @@ Shapes: B scans, L samples, n slices.
 
 import math
 import warnings
-from collections.abc import Mapping
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -231,16 +230,3 @@ class Calibration:
             )
             return None
         return cls(rule, *_rising(logits, labels), *_rising(slices, labels, part=SLICE_PART))
-
-
-def calibration_of_earlier_version(stored: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Fields of a stored calibration without those that were removed: `method` and `knots`.
-
-    Raises:
-        ValueError: isotonic regression; a temperature is a Platt scaling with intercept 0.
-    """
-    if stored is None:
-        return None
-    if stored.get("knots"):
-        raise ValueError("calibration: isotonic regression is no longer supported")
-    return {name: value for name, value in stored.items() if name not in ("method", "knots")}

@@ -6,7 +6,6 @@ public code, or the defaults of this project. `HeadSettings.variant` is the pres
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -182,29 +181,3 @@ class HeadSettings:
         if self.density == "logistic":
             return Logistic()
         return (GammaLogisticTail if self.variant.logistic_tail else Gamma)(self.alpha, self.beta)
-
-
-REMOVED: dict[str, Any] = {
-    **dict.fromkeys(("logistic_tail", "log_h", "update")),
-    **{"margin_c": 0.5, "margin_v": 0.5, "chains": 4, "burn_in": 500, "draws": 500, "outer": 5, "log_z": 0},
-    **{"patience": 10, "jitter": 1e-6, "calibration_folds": 5, "smooth_mm": 0.0},
-}
-"""Settings of earlier versions, each with the value that is now the only choice."""
-
-
-def of_earlier_version(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of a stored head without `REMOVED`, and with the present names and values.
-
-    Of `REMOVED`, only `smooth_mm` has an effect on the predictions of a fitted head.
-
-    Raises:
-        ValueError: a head that smooths along z.
-    """
-    if stored.get("smooth_mm"):
-        raise ValueError("smooth_mm: a head no longer smooths along z")
-    kept = {name: value for name, value in stored.items() if name not in REMOVED}
-    if "seed" in kept:
-        kept["random_state"] = kept.pop("seed")
-    if kept.get("calibration") in ("temperature", "isotonic"):
-        kept["calibration"] = "platt"
-    return kept

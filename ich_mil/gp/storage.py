@@ -6,20 +6,21 @@ In: a head. Out: a folder; and back, bit for bit. Neither file format can execut
 import copy
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import gpytorch
 import numpy as np
 import torch
+from pydantic import Field
 from safetensors.torch import save_file
 
 from ich_mil import __version__
 from ich_mil.errors import ConfigError, ModelError
 from ich_mil.files import whole_file, write_json
-from ich_mil.gp.calibration import Calibration, calibration_of_earlier_version
-from ich_mil.gp.settings import HeadSettings, of_earlier_version
+from ich_mil.gp.calibration import Calibration
+from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.model_files import read_json, read_tensors, record
-from ich_mil.settings import check_least
 
 FORMAT = "ich_mil.head.2"
 TENSORS, SETTINGS = "head.safetensors", "head.json"
@@ -31,18 +32,17 @@ class _HeadFile:
 
     format: str
     ich_mil: str
-    n_features: int
-    n_inducing: int
-    n_draws: int
+    n_features: Annotated[int, Field(ge=1)]
+    n_inducing: Annotated[int, Field(ge=1)]
+    n_draws: Annotated[int, Field(ge=0)]
     given: list[str]
-    jitter: float
+    jitter: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     settings: HeadSettings
     calibration: Calibration | None
     feature_names: list[str] | None = None
     kernel_values: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        check_least(self, n_features=1, n_inducing=1, n_draws=0, jitter=0)
         if self.calibration is not None:
             self.calibration.check(self.settings.variant.rule)
 
@@ -100,13 +100,7 @@ def load_head(
             kernel is missing, not needed, or of another kind.
     """
     path = folder / SETTINGS
-    content = read_json(path, FORMAT)
-    try:
-        content["settings"] = of_earlier_version(content["settings"])
-        content["calibration"] = calibration_of_earlier_version(content["calibration"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read ({error}); train again") from error
-    about = record(_HeadFile, content, path)
+    about = record(_HeadFile, read_json(path, FORMAT), path)
     width, n_inducing = about.n_features, about.n_inducing
     if n_features is not None and n_features != width:
         raise ModelError(

@@ -8,12 +8,11 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from ich_mil.config import OF_PREDICTION, REMOVED, RunConfig
+from ich_mil.config import RunConfig
 from ich_mil.errors import ConfigError, ModelError
 from ich_mil.files import remove_leftovers
-from ich_mil.gp.settings import of_earlier_version
 from ich_mil.model_files import check_regular, read_json
-from ich_mil.settings import build, drop_removed
+from ich_mil.settings import build
 
 RUN_FORMAT = "ich_mil.run.5"
 BUNDLED = "headct-base"
@@ -107,11 +106,8 @@ def read_run(folder: Path) -> dict[str, Any]:
             check_regular(folder / name)
     about = read_json(path, RUN_FORMAT)
     try:
-        free = REMOVED.keys() - {*OF_PREDICTION}
-        drop_removed(about.get("config"), REMOVED, RunConfig, any_value=free)
-        about["config"]["head"] = of_earlier_version(about["config"]["head"])
-        return about | {"config": build(RunFile, about).config.as_dict()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        return about | {"config": build(RunFile, about, trained=True).config.as_dict()}
+    except ValueError as error:
         raise ModelError(f"{path}: cannot be read ({error}); train again") from error
 
 

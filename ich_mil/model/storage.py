@@ -10,7 +10,7 @@ from ich_mil import __version__
 from ich_mil.errors import ModelError
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
 from ich_mil.files import digest, write_json
-from ich_mil.gp.calibration import Calibration, calibration_of_earlier_version
+from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.storage import load_head, save_head
 from ich_mil.model.folder import ENSEMBLE, read_run, run_folder
@@ -140,12 +140,7 @@ def _load_ensemble(folder: Path, about: dict[str, Any]) -> TrainedModel:
         raise ModelError(
             f"{folder}: its training is not finished, {path.name} is not there; go on with --resume"
         )
-    content = read_json(path, ENSEMBLE_FORMAT)
-    try:
-        content["calibration"] = calibration_of_earlier_version(content["calibration"])
-    except (AttributeError, KeyError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read ({error}); train again") from error
-    calibration = record(_EnsembleFile, content, path).calibration
+    calibration = record(_EnsembleFile, read_json(path, ENSEMBLE_FORMAT), path).calibration
     members = tuple(ensemble_member(model) for model in models)
     for one in members:
         final = one.calibration(calibration)

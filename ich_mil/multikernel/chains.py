@@ -24,7 +24,6 @@ from torch import Tensor
 from ich_mil.multikernel.ancillary import Ancillary
 from ich_mil.multikernel.marginal import Marginal, Method, Point
 from ich_mil.multikernel.surrogate import Surrogate
-from ich_mil.settings import check_least
 
 Proposal = Literal["surrogate", "random_walk"]
 
@@ -75,7 +74,10 @@ class SamplerSettings:
         ):
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        check_least(self, chains=2, burn_in=100, draws=10, importance=1, random_state=0)
+        least = {"chains": 2, "burn_in": 100, "draws": 10, "importance": 1, "random_state": 0}
+        for name, low in least.items():
+            if not low <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be at least {low}, got {getattr(self, name)}")
         for name in ("prior_shape", "prior_rate"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} must be positive and finite, got {getattr(self, name)}")

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.special import ndtr
 
 from ich_mil.errors import ModelError
-from ich_mil.gp.calibration import Calibration, calibration_of_earlier_version
+from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.counterfactual import scan_logits
 from ich_mil.gp.fit_calibration import FOLDS
 from ich_mil.gp.inference.folds import folds_of
-from ich_mil.gp.settings import HeadSettings, of_earlier_version
+from ich_mil.gp.settings import HeadSettings
 from ich_mil.model_files import record
 from ich_mil.multimodal.embedding import SentenceEmbedding
 from ich_mil.multimodal.modalities import Embed, Modalities
@@ -246,7 +246,7 @@ class MultimodalHead:
                 embed = SentenceEmbedding(tuple(about["words"]), idf, axes)
             if about["sentences"] and embed is None:
                 raise ModelError(f"{path}: was fitted with a function of sentences; load it with embed=")
-            calibration = calibration_of_earlier_version(about["calibration"])
+            calibration = about["calibration"]
             head = cls(
                 MultimodalMIL.of_stored(stored, path),
                 Modalities(
@@ -254,7 +254,7 @@ class MultimodalHead:
                     tuple(about["covariates"]),
                     tensors["fill"].numpy(),
                 ),
-                record(RunHeadSettings, {"family": "multimodal"} | of_earlier_version(about["head"]), path),
+                record(RunHeadSettings, {"family": "multimodal"} | about["head"], path),
                 record(MultimodalSettings, about["own"], path),
                 None if calibration is None else record(Calibration, calibration, path),
             )

@@ -91,7 +91,7 @@ class AttentionCnn(nn.Module):
     def pictures(self, *, slices: int = 0) -> Pictures:
         """Preprocessing from HU to the encoder's input pictures; `slices` as in `Pictures`."""
         reads = self.encoder_settings
-        return Pictures(reads.windows, reads.size, neighbours=reads.neighbours, slices=slices)
+        return Pictures(reads.windows, reads.size, slices=slices)
 
     @torch.no_grad()
     def frozen_maps(self, pictures: Tensor, *, blocks: int | None = None) -> Tensor:
@@ -136,7 +136,6 @@ class AttentionCnn(nn.Module):
         return torch.cat([encode(maps[first::count], blocks) for first in range(count)])[back]
 
     def _encode_again(self, maps: Tensor, blocks: int) -> Tensor:
-        """Encode a chunk with activation checkpointing."""
         features: Tensor = checkpoint(
             self._encode_chunk,
             maps,
@@ -179,7 +178,6 @@ class AttentionCnn(nn.Module):
 
 @contextmanager
 def _kept_running_statistics(module: nn.Module) -> Iterator[None]:
-    """Keep the running statistics and counters of batch norm unchanged, for the recomputation of a chunk."""
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
     momenta = [norm.momentum for norm in norms]
     counts = [norm.get_buffer("num_batches_tracked").clone() for norm in norms]

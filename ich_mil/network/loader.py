@@ -11,8 +11,6 @@ from ich_mil.network.bags import Batch, collate
 
 
 class _Steps(Dataset[Batch | IchMilError]):
-    """Dataset whose items are the batches of steps, or the error of the first scan that cannot be read."""
-
     def __init__(self, scans: Dataset[Batch]) -> None:
         self.scans = scans
 

@@ -1,10 +1,10 @@
-"""Slice encoders, pictures (n, C, S, S) to maps (n, F, h, w): the papers' CNN, timm and torchvision models.
+"""Slice encoders, pictures (n, C, S, S) to maps (n, F, h, w): the papers' CNN and models of timm.
 
 The papers' CNN has one 5x5 convolution with 16 channels (same padding), then 3x3 convolutions with 32
 channels (valid padding), each followed by ReLU, BatchNorm and 2x2 max pooling. At 512 pixels, six blocks
 result in a 6x6 map. At other sizes the last map is the smallest with at least 6x6 cells.
 
-A timm or torchvision model is used up to its last feature map, as a sequence of blocks. The first block
+A timm model is used up to its last feature map, as a sequence of blocks. The first block
 standardises the pictures as expected by the weights of the model. `encoder_parts.py` splits that sequence.
 """
 
@@ -81,12 +81,8 @@ def _whole(settings: EncoderSettings) -> nn.Sequential:
         return paper_encoder(settings.n_channels, settings.size)
     import timm  # slow to import (seconds), so imported only if needed
 
-    return _timm(settings) if settings.name in timm.list_models() else _torchvision(settings)
-
-
-def _timm(settings: EncoderSettings) -> nn.Sequential:
-    import timm
-
+    if settings.name not in timm.list_models():
+        raise ModelError(f"encoder {settings.name!r} is neither {PAPER!r} nor a model of timm")
     channels = settings.n_channels
     about = timm.models.get_pretrained_cfg(settings.name) or timm.models.PretrainedCfg()
     fixed: dict[str, Any] = {"img_size": settings.size} if about.fixed_input_size else {}
@@ -115,14 +111,10 @@ def _timm(settings: EncoderSettings) -> nn.Sequential:
         pass  # the model's forward is more than its modules in sequence
     finally:
         model.train()
-    if not hasattr(model, "forward_intermediates"):
-        raise _no_trunk(settings.name)
     return nn.Sequential(_LastMap(model, standardise))
 
 
 class _LastMap(nn.Module):
-    """A timm model as a single block, such as a transformer: pictures to its last map, channels first."""
-
     def __init__(self, model: nn.Module, standardise: Standardise) -> None:
         super().__init__()
         self.model: Any = model
@@ -143,34 +135,8 @@ def _blocks(model: nn.Module, standardise: Standardise) -> nn.Sequential:
         if name in ("global_pool", "pre_logits", "head"):
             break
         blocks += child if isinstance(child, nn.Sequential) else [child]
-    first, *others = (one for one in blocks if not isinstance(one, nn.Identity))
+    first, *others = (block for block in blocks if not isinstance(block, nn.Identity))
     return nn.Sequential(nn.Sequential(standardise, first), *others)
-
-
-def _torchvision(settings: EncoderSettings) -> nn.Sequential:
-    import torchvision
-
-    name = settings.name
-    if name not in torchvision.models.list_models(module=torchvision.models):
-        raise ModelError(f"encoder {name!r} is neither {PAPER!r} nor a model of timm or torchvision")
-    if settings.n_channels != 3:
-        raise ModelError(
-            f"encoder {name!r} takes 3 channels, the configuration has {settings.n_channels}; timm's models "
-            "take any number"
-        )
-    model = torchvision.models.get_model(name, weights=None)
-    if settings.weights is not None:
-        load_weights(model, settings.weights)
-    # the feature maps of Swin are channels last
-    if not hasattr(model, "features") or isinstance(model, torchvision.models.SwinTransformer):
-        raise _no_trunk(name)
-    # ImageNet mean and deviation, used for all weights of torchvision
-    standardise = Standardise((0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 3)
-    return nn.Sequential(nn.Sequential(standardise, model.features[0]), *model.features[1:])
-
-
-def _no_trunk(name: str) -> ModelError:
-    return ModelError(f"encoder {name!r} has no convolutional trunk that keeps a map; take resnet18, say")
 
 
 def map_shape(encoder: nn.Module, settings: EncoderSettings) -> tuple[int, int, int]:

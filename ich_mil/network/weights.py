@@ -56,7 +56,6 @@ def adapt_channels(
 
 
 def _parameters(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """State dict without the counters of batch norms, which older files lack."""
     return {key: value for key, value in state.items() if not key.endswith("num_batches_tracked")}
 
 

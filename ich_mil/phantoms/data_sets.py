@@ -95,7 +95,6 @@ def _empty_folder(root: Path) -> None:
 
 
 def _write_rsna_study(folder: Path, study: Study, seed: int, size: int) -> list[list[tuple[str, int]]]:
-    """Write one study and return the label rows of each image."""
     phantom = make_phantom(_study_rng(seed, SITE_A, study.index), bleeds=study.bleeds, site=SITE_A, size=size)
 
     def name(length: int, level: str, *numbers: int) -> str:
@@ -155,7 +154,6 @@ def _series_of(study: Study, n_studies: int, order: int) -> list[tuple[str, Seri
 def _write_cq500_study(
     root: Path, study: Study, plans: list[tuple[str, SeriesPlan]], seed: int, size: int
 ) -> dict[str, int]:
-    """Write one study and return the findings of its first series, by name of the reader column."""
     rng = _study_rng(seed, SITE_B, study.index)
     cuts = make_series(rng, [plan for _, plan in plans], bleeds=study.bleeds, site=SITE_B, size=size)
     folder = root / f"CQ500CT{study.index} CQ500CT{study.index}" / "Unknown Study"

@@ -109,7 +109,6 @@ def _lay(
 
 
 def _place(rng: np.random.Generator, head: Head, name: str, cut: Sequence[Fields], offset: float) -> Bleed:
-    """Draw bleeds of increasing size until one is on enough slices and large enough on one of them."""
     for attempt in range(TRIES):
         bleed = draw_bleed(rng, head, name, 1 + 0.02 * attempt)
         _, masks, brain = _lay([bleed], cut, offset)

@@ -74,7 +74,7 @@ Frontal horn, body, atrium, occipital horn, temporal horn.
 """
 
 
-def ventricle_distance(head: Head, x: Image, y: Image, z: Image) -> Image:
+def _ventricle_distance(head: Head, x: Image, y: Image, z: Image) -> Image:
     """Signed distance to the ventricles [mm], negative inside."""
     side = np.where(x > 0, np.float32(head.sides[0]), np.float32(head.sides[1])) * np.float32(head.ventricle)
     ax = np.abs(x)
@@ -129,7 +129,6 @@ def _floor_height(x: Image, y: Image) -> tuple[Image, Image]:
 
 
 def _brain_hu(head: Head, contrast: bool, f: Fields) -> Image:
-    """HU inside the skull, without scanner effects."""
     x, y, z, depth, vault = f.x, f.y, f.z, f.depth, f.vault
     texture = wave_sum(head.texture, x, y, z)
     cortex = (f.cistern < 3.2) & (depth < SULCUS_DEPTH + 4) | (depth < 4)
@@ -208,7 +207,7 @@ def _head_fields(head: Head, scanner: Scanner, x: Image, y: Image, zz: Image, co
     petrous = (np.abs(ridge) < 7 - 0.25 * (zz + 45)) & (np.abs(x) > 12) & (zz < -27)
     depth = np.where(petrous, np.minimum(depth, -1), depth).astype(np.float32)
     fields = Fields(
-        depth, depth, vault, ventricle_distance(head, x, y, zz), _cisterns(head, depth, x, y, zz), x, y, zz
+        depth, depth, vault, _ventricle_distance(head, x, y, zz), _cisterns(head, depth, x, y, zz), x, y, zz
     )
     hu = np.where(depth > 0, _brain_hu(head, contrast, fields), HU_MUSCLE).astype(np.float32)
     below = (depth <= 0) & (vault > 0)

@@ -5,10 +5,9 @@ import signal
 import sys
 import time
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 
-from ich_mil.errors import ConfigError
+from ich_mil.errors import ConfigError, check_installed
 from ich_mil.progress import PrintableFormatter
 from ich_mil.serve.folder import FolderSource
 from ich_mil.serve.judging import judge, run_in_child
@@ -59,8 +58,7 @@ def start_log(handler: logging.Handler) -> None:
 
 def start_metrics(worker: Worker, port: int) -> None:
     """Counts of the worker in Prometheus' format, on 127.0.0.1. `ConfigError`: they cannot be served."""
-    if find_spec("prometheus_client") is None:
-        raise ConfigError("--metrics-port needs prometheus_client: pip install 'ich-mil[serve]'")
+    check_installed("prometheus_client", "serve", "--metrics-port")
     from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
     registry = CollectorRegistry()

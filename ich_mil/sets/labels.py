@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from ich_mil.errors import DataError
+from ich_mil.errors import DataError, check_installed
 from ich_mil.files import original
 
 EXCEL = (".xlsx", ".xlsm")
@@ -71,6 +71,7 @@ def check_columns(table: pd.DataFrame, path: Path) -> None:
 
 def read_excel(path: Path) -> pd.DataFrame:
     """Read the first sheet of an Excel file as text, its header as a row. `DataError`: it cannot be read."""
+    check_installed("openpyxl", "formats", str(path))
     try:
         return pd.read_excel(path, dtype=str, keep_default_na=False, header=None).fillna("").astype(str)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:

@@ -1,7 +1,6 @@
 """Result table: values against the metrics, intervals by patient, blocks and notes of the printed table."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from ich_mil.errors import DataError
@@ -12,7 +11,6 @@ from ich_mil.evaluate.result_table import (
     evaluate,
     format_table,
     format_value,
-    read_table,
     table_blocks,
     table_notes,
 )
@@ -172,18 +170,6 @@ def test_invalid_scores_name_the_model(truth, model):
     for message, scores in broken.items():
         with pytest.raises(DataError, match=f"model 'x', {message}"):
             made([model, scores], truth)
-
-
-def test_csv_round_trip(truth, model, tmp_path):
-    frame = made([model, Scores("NA", None, None)], truth, slice_labels=None)
-    frame.to_csv(tmp_path / "metrics.csv", index=False)
-    again = read_table(tmp_path / "metrics.csv")
-    pd.testing.assert_frame_equal(again, frame, check_dtype=False)
-    assert format_table(again) == format_table(frame)
-    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    for name in ("nothing.csv", "other.csv"):
-        with pytest.raises(DataError, match=name):
-            read_table(tmp_path / name)
 
 
 def test_blocks_show_each_metric(truth, model):

@@ -10,12 +10,12 @@ from scipy.optimize import minimize
 from ich_mil.gp.calibration import (
     SLOPE_SPREAD,
     Calibration,
-    calibration_of_earlier_version,
     platt,
     platt_loss,
     smoothed_targets,
 )
 from ich_mil.gp.fit_calibration import calibrating
+from ich_mil.settings import build
 
 
 def test_scan_and_slice_maps_by_hand():
@@ -148,10 +148,9 @@ def test_values_out_of_range_are_refused(name, value):
 @pytest.mark.parametrize("method", ["platt", "temperature"])
 def test_calibration_of_earlier_version(method):
     stored = {"rule": "max", "method": method, "slope": 2.0, "intercept": 0.0, "knots": []}
-    assert Calibration(**calibration_of_earlier_version(stored)) == Calibration(slope=2.0)
-    assert calibration_of_earlier_version(None) is None
-    with pytest.raises(ValueError, match="isotonic regression is no longer supported"):
-        calibration_of_earlier_version(stored | {"knots": [[0.1, 0.2], [0.9, 0.8]]})
+    assert build(Calibration, stored, trained=True) == Calibration(slope=2.0)
+    with pytest.raises(ValueError, match=r"^knots was removed"):  # isotonic regression
+        build(Calibration, stored | {"knots": [[0.1, 0.2], [0.9, 0.8]]}, trained=True)
 
 
 def test_composed_calibrations_by_hand():

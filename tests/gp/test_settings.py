@@ -6,7 +6,8 @@ from dataclasses import asdict
 
 import pytest
 
-from ich_mil.gp.settings import REMOVED, HeadSettings, of_earlier_version
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.settings import REMOVED, build
 
 
 @pytest.mark.parametrize(
@@ -44,9 +45,8 @@ def test_settings_are_written_to_json_and_read():
     settings = HeadSettings(density="gamma", beta=4, rule="top_20%")  # an int for a float
     stored = json.loads(json.dumps(asdict(settings)))
     assert HeadSettings(**stored) == settings
-    assert of_earlier_version(stored) == stored
-    old = stored | REMOVED | {"calibration": "isotonic", "seed": stored.pop("random_state")}
+    old = stored | REMOVED["HeadSettings"] | {"calibration": "isotonic", "seed": stored.pop("random_state")}
     old.pop("random_state")
-    assert HeadSettings(**of_earlier_version(old)) == settings
+    assert build(HeadSettings, old | {"margin_c": 2.0}, trained=True) == settings
     with pytest.raises(ValueError, match="smooth_mm"):
-        of_earlier_version(old | {"smooth_mm": 5.0})
+        build(HeadSettings, old | {"smooth_mm": 5.0}, trained=True)

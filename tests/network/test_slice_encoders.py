@@ -58,7 +58,7 @@ def test_weights_are_adapted_to_other_channels(donor, package):
     ("name", "size", "shape"), [("vit_tiny_patch16_224", 64, (192, 4, 4)), ("regnety_002", 64, (368, 2, 2))]
 )
 def test_models_of_other_kinds_give_maps(name, size, shape):
-    settings = EncoderSettings(name=name, size=size, neighbours=1)
+    settings = EncoderSettings(name=name, size=size, channels=[[40.0, 80.0]] * 9)
     encoder = build_encoder(settings)
     assert map_shape(encoder, settings) == shape
     parts = split_encoder(encoder.eval(), channels=9, size=size, side=16)

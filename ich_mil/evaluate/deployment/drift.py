@@ -84,7 +84,7 @@ def energy_distances(points: np.ndarray, batch: np.ndarray) -> np.ndarray:
     return n * m / (n + m) * (2 * between / (n * m) - within / n**2 - rest / m**2)
 
 
-def permutation_p(distance: np.ndarray, observed: float) -> float:
+def _permutation_p(distance: np.ndarray, observed: float) -> float:
     """Fraction of permutations (R,) with a distance of at least the observed value, up to rounding."""
     return float((distance >= observed - 1e-9 * abs(observed)).mean())
 
@@ -264,7 +264,7 @@ class DriftAlarm:
         sizes = batch.sum(axis=0)
         scaled = distance * np.sqrt(sizes * (len(batch) - sizes))
         largest = scaled[:-1].max(axis=0)
-        p_features, p_scores = permutation_p(energy, energy[0]), permutation_p(scaled[-1], scaled[-1, 0])
+        p_features, p_scores = _permutation_p(energy, energy[0]), _permutation_p(scaled[-1], scaled[-1, 0])
 
         def moved(c: int, name: str, p: float) -> ColumnChange:
             medians = np.median(self.table[:, c]), np.median(new[:, c])
@@ -278,6 +278,6 @@ class DriftAlarm:
             rate=self.rate,
             statistic=float(energy[0]),
             score=moved(len(self.names), SCORE, p_scores),
-            moved=tuple(moved(int(c), self.names[c], permutation_p(largest, scaled[c, 0])) for c in order),
+            moved=tuple(moved(int(c), self.names[c], _permutation_p(largest, scaled[c, 0])) for c in order),
             n=len(new),
         )

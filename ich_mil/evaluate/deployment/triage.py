@@ -97,7 +97,6 @@ def _check(method: str, **fractions: float) -> None:
 
 
 def _threshold(scores: np.ndarray, guarantee: Guarantee, what: str, name: str) -> tuple[float, int]:
-    """Score at the largest rank that satisfies the guarantee, and that rank."""
     n = len(scores)
     rank = guarantee.rank(n)
     if rank == 0:

@@ -78,8 +78,6 @@ class EpochLog(Callback):
 
 
 class _BestEpoch(ModelCheckpoint):
-    """Checkpoint callback that remembers the best epoch on resume, even if the run folder was moved."""
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict({**state_dict, "dirpath": self.dirpath})
 
@@ -144,7 +142,6 @@ def _steps(
 def _trainer(
     out: Path, training: TrainingSettings, ranks: Ranks, logger: Logger | None
 ) -> tuple[pl.Trainer, ModelCheckpoint]:
-    """Build Lightning's trainer for the available device, and its callback that keeps the best epoch."""
     monitor = None if training.fixed_epochs else "val_loss"  # None: each epoch replaces the previous one
     best = _BestEpoch(out, filename="best", monitor=monitor, save_last=True, enable_version_counter=False)
     callbacks: list[Callback] = [best, EpochLog(out / "log.csv"), _KeepSigterm()]

@@ -5,11 +5,10 @@ switched off. MLflow writes to a server only if the user has set MLFLOW_TRACKING
 """
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ich_mil.errors import ConfigError
+from ich_mil.errors import check_installed
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -26,10 +25,8 @@ DEFAULTS = {
 
 def check_logger(name: str) -> None:
     """Raise `ConfigError` if the package of the logger is not installed."""
-    if name != "none" and find_spec(name) is None:
-        raise ConfigError(
-            f"training.logger {name}: the package is not installed; pip install 'ich-mil[loggers]'"
-        )
+    if name != "none":
+        check_installed(name, "loggers", f"training.logger {name}")
 
 
 def make_logger(name: str, out: Path, settings: dict[str, Any]) -> "Logger | None":

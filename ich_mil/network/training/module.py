@@ -12,8 +12,6 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
-from torchmetrics import MeanMetric
-from torchmetrics.classification import BinaryAUROC
 
 from ich_mil.errors import DataError
 from ich_mil.network.attention_cnn import AttentionCnn, BagOutput
@@ -61,12 +59,9 @@ class MilModule(pl.LightningModule):
         self.model, self.settings, self.pictures, self.seed = model, settings, pictures, seed
         self._kept: dict[str, Tensor] = {}
         self.register_buffer("weights", weights)
-        # Metric objects, because `log` truncates a mean over ranks with different numbers of scans (Lightning
-        # 21859). NaN is not checked here and ends the training later: a check of NaN or of labels would make
-        # the host wait for the GPU.
-        self.train_loss = MeanMetric(nan_strategy="disable")
-        self.val_loss = MeanMetric(nan_strategy="disable")
-        self.val_auc = BinaryAUROC(validate_args=False)
+        # `log` would truncate a mean over ranks with different numbers of scans (Lightning 21859)
+        self._losses: dict[str, list[Tensor]] = {"train_loss": [], "val_loss": []}  # (2,) sum and count
+        self._scored: list[Tensor] = []  # (2, B) scan probabilities and labels
 
     def forward(self, batch: Batch) -> BagOutput:
         """Run the model on a packed batch."""
@@ -96,12 +91,10 @@ class MilModule(pl.LightningModule):
         # a resumed run draws the same dropout masks as an uninterrupted run
         torch.manual_seed(self.seed * 1_000_003 + self.global_step + ranks.rank * 1_000_000_007)
         loss = self.loss(self(batch), batch.labels)
-        self.train_loss.update(loss.detach().expand(len(batch.labels)))  # each bag counts once
-        self._log("train_loss")
+        self._add("train_loss", loss, batch)
         return loss * self._share(batch, ranks)
 
     def _share(self, batch: Batch, ranks: Ranks) -> float | Tensor:
-        """Bags on this rank, divided by the mean number of bags per rank in this step: DDP averages ranks."""
         if ranks.size == 1:
             return 1.0
         here = torch.full((), float(len(batch.labels)), device=self.device)
@@ -110,15 +103,28 @@ class MilModule(pl.LightningModule):
     def validation_step(self, batch: Batch, _index: int) -> None:
         """Weighted loss and AUC over the validation scans."""
         output = self(batch)
-        loss = self.loss(output, batch.labels)
-        self.val_loss.update(loss.expand(len(batch.labels)))
-        self.val_auc.update(output.scan_logit.sigmoid(), batch.labels.long())
-        self._log("val_loss")
-        self._log("val_auc")
+        self._add("val_loss", self.loss(output, batch.labels), batch)
+        self._scored.append(torch.stack([output.scan_logit.sigmoid(), batch.labels]))
 
-    def _log(self, name: str) -> None:
-        """Log the metric `name` over an epoch, on all ranks."""
-        self.log(name, getattr(self, name), on_step=False, on_epoch=True)
+    def _add(self, name: str, loss: Tensor, batch: Batch) -> None:
+        """Add the loss of a batch to those of the epoch; each bag counts once."""
+        each = loss.detach().expand(len(batch.labels))
+        self._losses[name].append(torch.stack([each.sum(), torch.ones_like(each).sum()]))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the mean losses and the AUC of an epoch; validation ends it."""
+        ranks = these_ranks()
+        for name, losses in self._losses.items():
+            total, count = ranks.total(torch.stack(losses).sum(0))
+            self._log(name, total / count)
+            losses.clear()
+        score, label = ranks.gathered(torch.cat(self._scored, 1).T).T
+        above = score[label == 1, None] - score[label == 0]  # (positives, negatives)
+        self._log("val_auc", ((above > 0).float() + 0.5 * (above == 0)).mean().nan_to_num())
+        self._scored.clear()
+
+    def _log(self, name: str, value: Tensor) -> None:
+        self.log(name, value, sync_dist=True, reduce_fx="max")
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW and its schedule; without weight decay this is Adam, as in the papers."""

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import timm
 import torch
 from pydantic import ValidationError
-from torchvision.models import squeezenet1_1
 
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.network.attention_cnn import AttentionCnn, BagOutput, CnnSettings
@@ -153,10 +153,10 @@ def test_fixed_epochs_keep_the_last(prepared, splits, tmp_path):
 
 def test_initial_weights_are_read_once(prepared, splits, tmp_path, monkeypatch):
     weights = tmp_path / "w.pth"
-    torch.save(squeezenet1_1(weights=None).state_dict(), weights)
+    torch.save(timm.create_model("resnet18").state_dict(), weights)
     run = training_fit._run
     monkeypatch.setattr(training_fit, "_run", lambda *parts: weights.unlink() or run(*parts))
-    encoder = EncoderSettings(name="squeezenet1_1", size=32, weights=str(weights))
+    encoder = EncoderSettings(name="resnet18", size=33, weights=str(weights))
     model = fit(prepared, splits, tmp_path / "out", encoder=encoder, training=replace(TRAINING, max_epochs=1))
     best = torch.load(tmp_path / "out" / "best.ckpt", weights_only=True)["state_dict"]
     name = "encoder.0.1.weight"

@@ -74,7 +74,7 @@ def test_curves_are_logged_and_the_model_unchanged(prepared, plain, tmp_path, mo
 @pytest.mark.parametrize("logger", ["tensorboard", "mlflow", "wandb"])
 def test_a_logger_that_is_not_installed_is_named(monkeypatch, logger):
     monkeypatch.setitem(sys.modules, logger, None)
-    monkeypatch.setattr("ich_mil.network.training.loggers.find_spec", lambda name: None)
+    monkeypatch.setattr("ich_mil.errors.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=rf"training\.logger {logger}: .*ich-mil\[loggers\]"):
         check_logger(logger)
     check_logger("none")
