@@ -65,8 +65,7 @@ Predictions = Annotated[Path, typer.Argument(help="The folder of 'predict' or 'v
 Model = Annotated[Path, typer.Option(metavar="RUN", help="Folder of a run, or headct-base.")]
 Jobs = Annotated[int, typer.Option(min=0, help="Worker processes; 0: one per core.")]
 ContrastWords = Annotated[
-    Path | None,
-    typer.Option(exists=True, metavar="CSV", help="Phrases of the site: columns phrase,meaning."),
+    Path | None, typer.Option(exists=True, metavar="CSV", help="Phrases of the site: columns phrase,meaning.")
 ]
 Dicom = Annotated[
     bool, typer.Option("--dicom", callback=_with_dicom, help="Write DICOM results of predictions too.")

@@ -16,13 +16,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
-from ich_mil.evaluate.bootstrap import (
-    RESAMPLES,
-    ROUNDING,
-    Interval,
-    patient_bootstrap,
-    proportion_interval,
-)
+from ich_mil.evaluate.bootstrap import RESAMPLES, ROUNDING, Interval, patient_bootstrap, proportion_interval
 from ich_mil.evaluate.sample import CALIBRATION_BINS, equal_mass
 from ich_mil.evaluate.scores import known_scores, patient_keys
 from ich_mil.ledger import THRESHOLD
@@ -118,12 +112,7 @@ def _with_band(
 
 
 def scan_curves(
-    labels: np.ndarray,
-    probability: np.ndarray,
-    patients: Sequence[str],
-    *,
-    seed: int,
-    resamples: int,
+    labels: np.ndarray, probability: np.ndarray, patients: Sequence[str], *, seed: int, resamples: int
 ) -> dict[str, pd.DataFrame]:
     """`roc`, `precision_recall`, `risk_coverage` and `net_benefit` of labelled scans of both classes.
 

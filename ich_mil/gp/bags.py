@@ -142,9 +142,7 @@ def _labels(labels: Values, n_bags: int) -> Tensor:
 
 
 def pack(
-    x: Values | Sequence[Values],
-    bags: Values | None = None,
-    labels: Values | None = None,
+    x: Values | Sequence[Values], bags: Values | None = None, labels: Values | None = None
 ) -> tuple[Bags, Tensor]:
     """Check and pack bags.
 

@@ -120,11 +120,7 @@ def _fitted(logits: Tensor, labels: Tensor, settings: HeadSettings) -> Calibrati
 
 
 def held_out_logits(
-    train: Bags,
-    settings: HeadSettings,
-    *,
-    patients: Sequence[str] | None = None,
-    samples: int = VALUES,
+    train: Bags, settings: HeadSettings, *, patients: Sequence[str] | None = None, samples: int = VALUES
 ) -> Tensor:
     """`scan_values` (2, L, B) of each scan from a head that was not fitted to it.
 
@@ -217,12 +213,7 @@ def moments_of(parts: Iterable[Part], n: int) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def scan_values(
-    parts: Iterable[Part],
-    offsets: Tensor,
-    settings: HeadSettings,
-    samples: int,
-) -> Tensor:
+def scan_values(parts: Iterable[Part], offsets: Tensor, settings: HeadSettings, samples: int) -> Tensor:
     """Values of equal weight (2, L, B) of the scan logits, by the head's rule and by `SLICE_RULE`.
 
     Args:

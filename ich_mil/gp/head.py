@@ -175,11 +175,7 @@ class Head(ClassifierMixin, BaseEstimator):
         return np.stack([1 - p, p], axis=1)
 
     def predict_bag_proba(
-        self,
-        X: Tables,
-        bags: Values | None = None,
-        *,
-        return_std: bool = False,
+        self, X: Tables, bags: Values | None = None, *, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Calibrated probability (B,) that each bag is positive; with `return_std` also its std (B,).
 
@@ -191,11 +187,7 @@ class Head(ClassifierMixin, BaseEstimator):
         return (mean, std) if return_std else mean
 
     def predict_instance_proba(
-        self,
-        X: Tables,
-        bags: Values | None = None,
-        *,
-        return_std: bool = False,
+        self, X: Tables, bags: Values | None = None, *, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Calibrated probability (N,) that each row of `X` is positive; with `return_std` also its std."""
         predictions, order = self._predictions(X, bags)
@@ -203,12 +195,7 @@ class Head(ClassifierMixin, BaseEstimator):
         mean[order], std[order] = predictions.slice_mean.numpy(), predictions.slice_std.numpy()
         return (mean, std) if return_std else mean
 
-    def score(
-        self,
-        X: Tables,
-        bags: Values | None = None,
-        labels: Values | None = None,
-    ) -> float:
+    def score(self, X: Tables, bags: Values | None = None, labels: Values | None = None) -> float:
         """Accuracy of `predict` over bags."""
         bags, labels = labels_of_list(X, bags, labels)
         check_order(labels, bags, "labels")

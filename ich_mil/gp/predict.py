@@ -220,12 +220,7 @@ def draw(model: SparseGP, bags: Bags, *, samples: int = 1000, seed: int = 0) -> 
 
 
 def predict(
-    model: SparseGP,
-    bags: Bags,
-    *,
-    samples: int = 1000,
-    seed: int = 0,
-    calibration: Calibration | None = None,
+    model: SparseGP, bags: Bags, *, samples: int = 1000, seed: int = 0, calibration: Calibration | None = None
 ) -> Predictions:
     """Predict slice and scan probabilities with their uncertainty.
 

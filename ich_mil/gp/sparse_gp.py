@@ -147,11 +147,7 @@ class SparseGP(gpytorch.models.ApproximateGP):
         distribution = CholeskyVariationalDistribution(n_inducing, mean_init_std=0.0)
         super().__init__(
             VariationalStrategy(
-                self,
-                inducing,
-                distribution,
-                learn_inducing_locations=False,
-                jitter_val=JITTER,
+                self, inducing, distribution, learn_inducing_locations=False, jitter_val=JITTER
             )
         )
         self.settings = settings

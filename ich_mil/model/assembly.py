@@ -25,15 +25,7 @@ from ich_mil.ledger import (
     ledger_entries,
     whole_only,
 )
-from ich_mil.model.predictions import (
-    DIGITS,
-    Interval,
-    Provenance,
-    Results,
-    Run,
-    ScanPrediction,
-    SliceResult,
-)
+from ich_mil.model.predictions import DIGITS, Interval, Provenance, Results, Run, ScanPrediction, SliceResult
 from ich_mil.sets.extras import ExtraInstance
 from ich_mil.sets.features import FeatureSet
 from ich_mil.sets.labels import UNKNOWN, name_some

@@ -250,9 +250,7 @@ class MultimodalHead:
             head = cls(
                 MultimodalMIL.of_stored(stored, path),
                 Modalities(
-                    embed if about["sentences"] else None,
-                    tuple(about["covariates"]),
-                    tensors["fill"].numpy(),
+                    embed if about["sentences"] else None, tuple(about["covariates"]), tensors["fill"].numpy()
                 ),
                 record(RunHeadSettings, {"family": "multimodal"} | about["head"], path),
                 record(MultimodalSettings, about["own"], path),

@@ -71,11 +71,7 @@ class Predictor:
         """
         model = self.model.trained
         prepared = prepare(
-            "unlabelled",
-            root,
-            out / "prepared",
-            jobs=jobs,
-            contrast_words=self.contrast_words,
+            "unlabelled", root, out / "prepared", jobs=jobs, contrast_words=self.contrast_words
         )
         views = model.features(prepared, out / "features.safetensors")
         views = with_extras(views, model, self.extras, prepared)

@@ -22,14 +22,7 @@ from ich_mil.model.site.validate import Evaluation, MeasuredSet, Site, measure, 
 from ich_mil.model.storage import load_model
 from ich_mil.output.study_pages import remove_shown
 from ich_mil.pages.page import study_file_name
-from ich_mil.pages.run_page import (
-    MOST_ERRORS,
-    EvaluatedSet,
-    RunPage,
-    SplitCount,
-    render_run,
-    worst_errors,
-)
+from ich_mil.pages.run_page import MOST_ERRORS, EvaluatedSet, RunPage, SplitCount, render_run, worst_errors
 from ich_mil.prediction import study_page
 from ich_mil.progress import progress, say
 from ich_mil.sets.labels import UNKNOWN

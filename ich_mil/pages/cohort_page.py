@@ -30,11 +30,7 @@ def neighbours(results: Results, links: Mapping[str, str]) -> dict[str, Neighbou
 
 
 def render_cohort(
-    results: Results,
-    links: Mapping[str, str],
-    *,
-    title: str,
-    texts: Mapping[str, Mapping[str, str]] = {},
+    results: Results, links: Mapping[str, str], *, title: str, texts: Mapping[str, Mapping[str, str]] = {}
 ) -> str:
     """Render the cohort page as one HTML document.
 

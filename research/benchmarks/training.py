@@ -191,10 +191,7 @@ def main() -> None:
         f"{machine_name()}, encoder {chosen.encoder}, {chosen.image_size} px, {chosen.bags} scans a step, "
         f"{chosen.workers} workers."
     ]
-    for part in (
-        partial(step_report, steps),
-        partial(extraction_report, prepared, steps),
-    ):
+    for part in (partial(step_report, steps), partial(extraction_report, prepared, steps)):
         text.append(part())
         print(text[-1], file=sys.stderr, flush=True)  # intermediate results survive a later failure
     if DEVICE.type == "cpu":

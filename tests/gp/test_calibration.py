@@ -7,13 +7,7 @@ import pytest
 import torch
 from scipy.optimize import minimize
 
-from ich_mil.gp.calibration import (
-    SLOPE_SPREAD,
-    Calibration,
-    platt,
-    platt_loss,
-    smoothed_targets,
-)
+from ich_mil.gp.calibration import SLOPE_SPREAD, Calibration, platt, platt_loss, smoothed_targets
 from ich_mil.gp.fit_calibration import calibrating
 from ich_mil.settings import build
 

@@ -41,12 +41,7 @@ Variables = list[tuple[Tensor, Positive | None]]
 
 
 def learn_hyperparameters(
-    model: SparseGP,
-    x: Tensor,
-    rows: Tensor,
-    weights: Weights,
-    target: Tensor,
-    density: Density,
+    model: SparseGP, x: Tensor, rows: Tensor, weights: Weights, target: Tensor, density: Density
 ) -> Weights:
     """Maximise J (Eq. 29) over the hyperparameters of the kernel, in place.
 

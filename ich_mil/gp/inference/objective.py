@@ -71,14 +71,7 @@ def expected_log_psi(mu: Tensor, variance: Tensor, density: Density) -> Tensor:
 class KernelObjective:
     """J and F as functions of the present hyperparameters of a head, for fixed slices and fixed π."""
 
-    def __init__(
-        self,
-        model: SparseGP,
-        x: Tensor,
-        rows: Tensor,
-        target: Tensor,
-        density: Density,
-    ) -> None:
+    def __init__(self, model: SparseGP, x: Tensor, rows: Tensor, target: Tensor, density: Density) -> None:
         """Store references; J and F are not computed here.
 
         Args:

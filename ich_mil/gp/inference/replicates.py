@@ -173,13 +173,7 @@ class _Ascent:
 
     def project(self) -> Projection:
         """Φ of the training slices with the current kernel, in compressed directions."""
-        return Projection(
-            self.model,
-            self.train.x,
-            rows=self.turns.order,
-            dtype=self._dtype,
-            compress=True,
-        )
+        return Projection(self.model, self.train.x, rows=self.turns.order, dtype=self._dtype, compress=True)
 
     @property
     def _dtype(self) -> torch.dtype:
@@ -237,11 +231,6 @@ def _learn(
         if report.stopped == "diverged":  # π is that of the diverged sweep, so the kernel must not be learned
             return observe(), start, reports
         start = learn_hyperparameters(
-            ascent.model,
-            ascent.train.x,
-            ascent.turns.order,
-            start,
-            observation.target()[0],
-            density,
+            ascent.model, ascent.train.x, ascent.turns.order, start, observation.target()[0], density
         )
     return observation, start, reports

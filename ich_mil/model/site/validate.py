@@ -206,11 +206,7 @@ class Site:
         prepared = None
         if self.layout != "features":
             prepared = prepare(
-                self.layout,
-                self.root,
-                out / "prepared",
-                jobs=self.jobs,
-                contrast_words=self.contrast_words,
+                self.layout, self.root, out / "prepared", jobs=self.jobs, contrast_words=self.contrast_words
             )
         place = out / "features.safetensors"
         return external_set(model, self.root, prepared, place, self.extras, self.columns)

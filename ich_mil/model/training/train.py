@@ -245,11 +245,7 @@ def _start_network(run: Path, seed: int) -> AttentionCnn:
 
 
 def _cnn_features(
-    config: RunConfig,
-    prepared: PreparedSet,
-    splits: pd.DataFrame,
-    ranks: Ranks,
-    start: AttentionCnn | None,
+    config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame, ranks: Ranks, start: AttentionCnn | None
 ) -> FeatureSet:
     """Train and freeze the CNN, and compute the features of all scans of the split."""
     if (config.out / "cnn.json").is_file():

@@ -183,11 +183,7 @@ def read_elements(path: Path, keywords: Iterable[str]) -> Elements:
     tags = _tags(frozenset(keywords))
     with quiet(), open_dicom(path) as file:
         ds = pydicom.dcmread(
-            file,
-            stop_before_pixels=True,
-            specific_tags=list(tags),
-            defer_size=MOST_VALUE_BYTES,
-            force=True,
+            file, stop_before_pixels=True, specific_tags=list(tags), defer_size=MOST_VALUE_BYTES, force=True
         )
         start = file.tell()
         element = file.read(12)  # tag, then VR, reserved bytes and length, or length only

@@ -122,12 +122,7 @@ def _bags(scaler: StandardScaler, features: FeatureSet) -> list[Tensor]:
 
 
 def attention_mil(
-    train: FeatureSet,
-    validation: FeatureSet,
-    test: FeatureSet,
-    *,
-    seed: int,
-    epochs: int = 200,
+    train: FeatureSet, validation: FeatureSet, test: FeatureSet, *, seed: int, epochs: int = 200
 ) -> Scores:
     """Gated attention MIL of torchmil, on the CPU, with early stopping on the loss of the validation scans.
 

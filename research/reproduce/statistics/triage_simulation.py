@@ -18,11 +18,7 @@ from scipy.stats import binomtest, hypergeom
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import LEVEL
-from ich_mil.evaluate.deployment.triage import (
-    Method,
-    allowed_losses,
-    fit_triage,
-)
+from ich_mil.evaluate.deployment.triage import Method, allowed_losses, fit_triage
 from ich_mil.evaluate.scores import known_scores, patient_keys
 from ich_mil.sets.labels import UNKNOWN
 

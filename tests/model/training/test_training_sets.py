@@ -154,11 +154,7 @@ def test_single_slices_do_not_calibrate_beside_scans(tmp_path):
     settings = HeadSettings(n_inducing=6, sweeps=3)
     mixed = fit_to(learn, None, settings, mixed=True).model_.calibration
     head = Head(**vars(settings)).fit(
-        learn.x,
-        learn.offsets,
-        learn.labels,
-        groups=learn.patients,
-        calibrates=learn.offsets.diff() > 1,
+        learn.x, learn.offsets, learn.labels, groups=learn.patients, calibrates=learn.offsets.diff() > 1
     )
     assert mixed == head.model_.calibration
     assert mixed != fit_to(learn, None, settings).model_.calibration
