@@ -154,12 +154,13 @@ def headers_and_elements(
         raise _refused(path, error) from error
     try:
         return _headers(path, elements), elements
-    except DicomError as error:
-        error.study_uid = elements.text("StudyInstanceUID")
-        error.sop_uid = elements.text("SOPInstanceUID")
-        error.series_uid = elements.text("SeriesInstanceUID")
-        error.orientation = elements.decimals("ImageOrientationPatient", 6)
-        raise
+    except Exception as error:  # pydicom parses a sequence when it is read
+        refused = error if isinstance(error, DicomError) else _refused(path, error)
+        refused.study_uid = elements.text("StudyInstanceUID")
+        refused.sop_uid = elements.text("SOPInstanceUID")
+        refused.series_uid = elements.text("SeriesInstanceUID")
+        refused.orientation = elements.decimals("ImageOrientationPatient", 6)
+        raise refused from error.__cause__
 
 
 def _refused(path: Path, error: Exception) -> DicomError:

@@ -1,5 +1,6 @@
 """What a header becomes."""
 
+import struct
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from pydicom.uid import ExplicitVRLittleEndian
 from ich_mil.ledger import Code
 from ich_mil.study.files.header import SliceHeader, StoredPixels, header_of, header_text, read_headers
 from tests.study.encodings import SIGNED, enhanced
-from tests.study.small_files import STORED, read, write, write_frames
+from tests.study.small_files import STORED, read, refused, write, write_frames
 
 
 def header_of_file(folder, **changes):
@@ -177,3 +178,12 @@ def test_thickness_of_frames_without_their_own(tmp_path):
 def test_description_in_the_character_set_of_the_file(tmp_path, character_set, description):
     header = header_of_file(tmp_path, SpecificCharacterSet=character_set, SeriesDescription=description)
     assert header.description == description
+
+
+def test_damaged_inner_sequence_is_a_refusal(tmp_path):
+    path = write_frames(tmp_path, enhanced([STORED, STORED], [SIGNED, SIGNED]))
+    content = bytearray(path.read_bytes())
+    item = content.index(b"\x20\x00\x13\x91", content.index(b"\x00\x52\x30\x92"))
+    content[item + 8 : item + 12] = struct.pack("<I", 7)
+    path.write_bytes(content)
+    assert refused(read_headers, path) == Code.UNREADABLE
