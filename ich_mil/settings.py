@@ -32,7 +32,6 @@ IN_A_FILE = "settings stand in a file, such as those in configs/: --config FILE"
 REMOVED: dict[str, dict[str, Any]] = {
     "RunConfig": {"thickness_mm": 5.0},
     "TrainingSettings": {"bleeds": 0, "controls": 0, "warmup_steps": 0, "accumulate": 1},
-    "EncoderSettings": {"neighbours": 0},
     "CnnSettings": {"dropout": 0.3, "chunk_slices": 256},
     "HeadSettings": {
         **dict.fromkeys(("logistic_tail", "log_h", "update")),
@@ -46,7 +45,7 @@ REMOVED: dict[str, dict[str, Any]] = {
 }
 """Settings of earlier versions by class, each with the value that is now the only one."""
 OF_PREDICTION = {
-    *(("RunConfig", "thickness_mm"), ("EncoderSettings", "neighbours")),
+    ("RunConfig", "thickness_mm"),
     *(("HeadSettings", "smooth_mm"), ("Calibration", "knots")),
 }
 """Those of `REMOVED` that change the predictions of a finished model; the others only shaped its training."""

@@ -91,7 +91,7 @@ class AttentionCnn(nn.Module):
     def pictures(self, *, slices: int = 0) -> Pictures:
         """Preprocessing from HU to the encoder's input pictures; `slices` as in `Pictures`."""
         reads = self.encoder_settings
-        return Pictures(reads.windows, reads.size, slices=slices)
+        return Pictures(reads.windows, reads.size, neighbours=reads.neighbours, slices=slices)
 
     @torch.no_grad()
     def frozen_maps(self, pictures: Tensor, *, blocks: int | None = None) -> Tensor:

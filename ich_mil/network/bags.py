@@ -6,8 +6,8 @@ of their bytes, and a GPU computes pictures faster than they could be transferre
 A scan is one bag with one label. For a scan used slice by slice, each slice is a bag with its own label; the
 pictures of the scan are still computed and augmented together.
 
-Shapes: B bags of the batch, N slices of the batch, n slices of one scan, C windows,
-S picture size in pixels.
+Shapes: B bags of the batch, N slices of the batch, n slices of one scan, W windows, C = W (1 + 2 neighbours)
+channels, S picture size in pixels.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
+from ich_mil.kernels.segments import bag_index
 from ich_mil.network.pictures import Variation, pictures_of, vary
 from ich_mil.network.windows import to_pictures
 from ich_mil.ranks import ALONE, Ranks
@@ -116,30 +117,48 @@ class Pictures:
     """Compute the CNN's input pictures of a batch, on the device that holds the batch.
 
     Args:
-        windows: C windows.
+        windows: W windows.
         size: S in pixels.
+        neighbours: number of slices above and below, 0 or 1, whose windows are further channels. At the ends
+            of a scan the outermost slice is repeated.
         slices: total number of slices of the scans that are requested repeatedly. On the CPU their pictures
             are cached if all of them fit into `KEEP_BYTES`. 0 disables the cache.
     """
 
-    def __init__(self, windows: Windows, size: int, *, slices: int = 0) -> None:
-        self.windows, self.size = windows, size
+    def __init__(self, windows: Windows, size: int, *, neighbours: int = 0, slices: int = 0) -> None:
+        self.windows, self.size, self.neighbours = windows, size, neighbours
         n_bytes = slices * len(windows) * size**2 * torch.float32.itemsize
         self._kept: dict[str, Tensor] | None = {} if 0 < n_bytes <= KEEP_BYTES else None
 
+    def of(self, hu: Tensor) -> Tensor:
+        """Window and resize slices (n, H, W) int16 HU to pictures (n, W, S, S), without neighbours."""
+        return to_pictures(hu, self.windows, self.size)
+
+    def beside(self, pictures: Tensor, offsets: Tensor) -> Tensor:
+        """Append the neighbours' channels to pictures (N, W, S, S) of packed scans: (N, C, S, S)."""
+        if not self.neighbours:
+            return pictures
+        bags = bag_index(offsets)  # (N,)
+        rows, first, last = torch.arange(len(bags)), offsets[:-1][bags], offsets[1:][bags] - 1
+        around = range(-self.neighbours, self.neighbours + 1)
+        shifted = [(rows + step).clamp(first, last).to(pictures.device) for step in around]
+        return torch.cat([pictures[rows] for rows in shifted], 1)
+
     def scan(self, hu: Tensor) -> Tensor:
         """Pictures (n, C, S, S) of the slices (n, H, W) int16 HU of one scan."""
-        return to_pictures(hu, self.windows, self.size)
+        return self.beside(self.of(hu), torch.tensor([0, len(hu)]))
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> Tensor:
         """Pictures (N, C, S, S) float32 in [0, 1] of a batch, with the batch's augmentation applied."""
         if self._kept is None or batch.hu[0].device.type != "cpu":
-            return pictures_of(batch.hu, self.windows, self.size, batch.variations)
-        for hu, scan in zip(batch.hu, batch.scans, strict=True):
-            if scan not in self._kept:
-                self._kept[scan] = self.scan(hu)
-        return vary([self._kept[scan] for scan in batch.scans], batch.variations, self.windows)
+            made = pictures_of(batch.hu, self.windows, self.size, batch.variations)
+        else:
+            for hu, scan in zip(batch.hu, batch.scans, strict=True):
+                if scan not in self._kept:
+                    self._kept[scan] = self.of(hu)
+            made = vary([self._kept[scan] for scan in batch.scans], batch.variations, self.windows)
+        return self.beside(made, torch.tensor([0, *(len(hu) for hu in batch.hu)]).cumsum(0))
 
 
 class StepSampler(Sampler[list[tuple[int, int]]]):

@@ -23,6 +23,8 @@ class EncoderSettings:
             of a repository on the Hugging Face hub, `owner/name`. None: random values.
         size: side S of the pictures in pixels; the papers use 512.
         channels: display windows, one channel each: `papers`, `winners`, or a list of [level, width] in HU.
+        neighbours: number of slices above and below whose windows are further channels (2.5D); 0 uses each
+            slice alone.
         blocks: number of lower blocks to use; None: all. Fewer blocks have fewer weights and finer maps.
         crop: crop each scan to the head before resizing (`ich_mil.study.head_box`).
         freeze: blocks that keep their initial weights: `none`, `all`, or a number of lower blocks.
@@ -32,6 +34,7 @@ class EncoderSettings:
     weights: str | None = None
     size: Annotated[int, Field(ge=32, le=1024)] = 512
     channels: str | list[list[float]] = "papers"
+    neighbours: Literal[0, 1] = 0
     blocks: Annotated[int, Field(ge=1)] | None = None
     crop: bool = False
     freeze: Annotated[int, Field(ge=0)] | Literal["all", "none"] = "none"
@@ -46,8 +49,8 @@ class EncoderSettings:
 
     @property
     def n_channels(self) -> int:
-        """Number of channels C, one per window."""
-        return len(self.windows)
+        """Number of channels C: windows of the slice and of its neighbours."""
+        return len(self.windows) * (1 + 2 * self.neighbours)
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))

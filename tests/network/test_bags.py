@@ -151,6 +151,19 @@ def test_steps_with_fewer_scans_than_ranks(scans, bags, least):
         StepSampler(SIZES[:scans], bags=bags, seed=0, ranks=Ranks(0, 3))
 
 
+def test_neighbours_are_channels():
+    both = collate([a_batch(3, seed=1), a_batch(2, seed=2)])
+    alone = Pictures(WINDOWS, 12)(both)
+    w = len(WINDOWS)
+    got = Pictures(WINDOWS, 12, neighbours=1)(both)
+    assert got.shape == (5, 3 * w, 12, 12)
+    below, above = [0, 0, 1, 3, 3], [1, 2, 2, 4, 4]
+    for first, rows in ((0, below), (w, range(5)), (2 * w, above)):
+        assert torch.equal(got[:, first : first + w], alone[list(rows)])
+    own = Pictures(WINDOWS, 12, neighbours=1).scan(both.hu[0])
+    assert torch.equal(own, got[:3])
+
+
 def test_scan_used_slice_by_slice(prepared):
     whole, apart = prepared.scans.index[:2]
     labels = prepared.slices(apart).slice_label.tolist()
