@@ -2,13 +2,14 @@
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from ich_mil.arguments import ContrastWords, Jobs, app, examples, workers
 from ich_mil.errors import ConfigError
 from ich_mil.progress import say
+from ich_mil.sets.layouts.names import Layout
 
 
 def _thickness(value: float) -> float:
@@ -21,9 +22,7 @@ def _thickness(value: float) -> float:
 def prepare(
     out: Annotated[Path, typer.Option(help="Folder of the prepared set.")],
     root: Annotated[Path | None, typer.Argument(exists=True, help="Folder with the DICOM files.")] = None,
-    layout: Annotated[
-        Literal["rsna", "cq500", "folder", "slices", "unlabelled"] | None, typer.Option()
-    ] = None,
+    layout: Annotated[Layout | None, typer.Option()] = None,
     thickness: Annotated[
         float, typer.Option(callback=_thickness, help="Average thin slices to these mm; 0: no averaging.")
     ] = 5.0,

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from ich_mil import arguments as arg
-from ich_mil.commands.validate import Labelled, Layout, labelled_set
+from ich_mil.commands.validate import Labelled, labelled_set
+from ich_mil.sets.layouts.names import SiteLayout
 
 
 @arg.app.command(
@@ -16,7 +17,7 @@ from ich_mil.commands.validate import Labelled, Layout, labelled_set
 )
 def recalibrate(
     root: Labelled,
-    layout: Annotated[Layout, typer.Option()],
+    layout: Annotated[SiteLayout, typer.Option()],
     model: arg.Model,
     out: Annotated[Path, typer.Option(help="Folder of the new run.")],
     column: arg.Columns = [],  # noqa: B006  Typer copies it

@@ -1,12 +1,13 @@
 """`ich-mil validate`, and the arguments of a labelled set that `recalibrate` has too."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ich_mil import arguments as arg
 from ich_mil.errors import ConfigError
+from ich_mil.sets.layouts.names import SiteLayout
 
 if TYPE_CHECKING:
     from ich_mil.model.site.validate import Site
@@ -14,12 +15,11 @@ if TYPE_CHECKING:
 Labelled = Annotated[
     Path, typer.Argument(help="Folder with the DICOM files, or a feature file; {member}: of each member.")
 ]
-Layout = Literal["rsna", "cq500", "folder", "features"]
 
 
 def labelled_set(
     root: Path,
-    layout: Layout,
+    layout: SiteLayout,
     jobs: int,
     contrast_words: Path | None,
     columns: list[str],
@@ -38,7 +38,7 @@ def labelled_set(
 @arg.app.command(epilog=arg.examples("ich-mil validate /data/site --layout folder --model headct-base"))
 def validate(
     root: Labelled,
-    layout: Annotated[Layout, typer.Option()],
+    layout: Annotated[SiteLayout, typer.Option()],
     model: arg.Model,
     out: Annotated[Path | None, typer.Option(help="Default: validations/<name of the folder>.")] = None,
     column: arg.Columns = [],  # noqa: B006  Typer copies it

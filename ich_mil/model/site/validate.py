@@ -35,10 +35,11 @@ from ich_mil.model.training.training_sets import (
     whole_scans,
 )
 from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
-from ich_mil.network.training.set_settings import SetLayout, member_path
+from ich_mil.network.training.set_settings import member_path
 from ich_mil.progress import say
 from ich_mil.sets.features import FeatureSet, read_unseen_table
 from ich_mil.sets.labels import name_some
+from ich_mil.sets.layouts.names import SiteLayout
 from ich_mil.sets.preparation.prepare import prepare
 from ich_mil.sets.splits import check_current, check_unseen, learned_from, load_splits, names_of
 from ich_mil.sets.store import PreparedSet
@@ -189,7 +190,7 @@ class Site:
     """
 
     root: Path
-    layout: SetLayout
+    layout: SiteLayout
     jobs: int
     contrast_words: Path | None = None
     extras: ExtraSources = NO_EXTRAS

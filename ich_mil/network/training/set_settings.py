@@ -3,19 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from ich_mil.errors import DataError
+from ich_mil.sets.layouts.names import SetLayout
 from ich_mil.settings import did_you_mean, filled_path
 
 if TYPE_CHECKING:
     from ich_mil.multimodal.extras import ExtraSources
     from ich_mil.sets.layouts.slice_pictures import Window
-
-SetLayout = Literal["rsna", "cq500", "folder", "slices", "features"]
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))

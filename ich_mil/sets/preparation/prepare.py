@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from joblib import Parallel, delayed
 
@@ -23,6 +23,7 @@ from ich_mil.sets.labels import UNKNOWN
 from ich_mil.sets.layouts.collection import Collection
 from ich_mil.sets.layouts.cq500 import Cq500Collection
 from ich_mil.sets.layouts.folder import FolderCollection
+from ich_mil.sets.layouts.names import Layout
 from ich_mil.sets.layouts.rsna import RsnaCollection
 from ich_mil.sets.layouts.slice_pictures import Window
 from ich_mil.sets.layouts.slices import SliceCollection, prepare_slices
@@ -34,8 +35,6 @@ from ich_mil.sets.store import COLUMNS, FORMAT, UNFINISHED, PreparedSet, open_pr
 from ich_mil.study.contrast import SitePhrases, read_site_phrases
 from ich_mil.study.series import AVERAGE_TO_MM
 
-Layout = Literal["rsna", "cq500", "folder", "slices", "unlabelled"]
-"""Folder layouts. `folder` and `slices` need a table of labels; `unlabelled` is a folder to predict on."""
 BATCH = 8
 """Largest number of scans per worker task; fewer where there are few scans for each worker."""
 MANY = 200
