@@ -31,14 +31,13 @@ class OwnScans(Dataset):
             torch.randn(6, 64, 64, generator=torch.Generator().manual_seed(i)).mul(10).add(30).short()
         )  # (n, H, W)
         hu[2:4, 20:40, 20:40] += 40 * (i % 2)
-        none = torch.empty(0, dtype=torch.int64)
-        return Batch((hu,), (none,), torch.tensor([0, len(hu)]), torch.tensor([i % 2.0]), (f"scan {i}",))
+        return Batch((hu,), torch.tensor([0, len(hu)]), torch.tensor([i % 2.0]), (f"scan {i}",))
 
 
 model = AttentionCnn(EncoderSettings(size=32), CnnSettings())
 weights = class_weights([i % 2 for i in range(12)])
 settings = TrainingSettings(learning_rate=1e-3, max_epochs=3)
-module = MilModule(model, settings, weights, watched=weights, pictures=model.pictures(), seed=0)
+module = MilModule(model, settings, weights, pictures=model.pictures(), seed=0)
 steps = DataLoader(OwnScans(), batch_size=4, collate_fn=collate)
 trainer = pl.Trainer(
     max_epochs=3,

@@ -115,6 +115,8 @@ class MilModule(pl.LightningModule):
         """Log the mean losses and the AUC of an epoch; validation ends it."""
         ranks = these_ranks()
         for name, losses in self._losses.items():
+            if not losses:  # no training step yet: Lightning's check before the first epoch, or `validate`
+                continue
             total, count = ranks.total(torch.stack(losses).sum(0))
             self._log(name, total / count)
             losses.clear()

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from ich_mil.files import alone
 from tests import phantoms
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 BOMB = """
     import os, sys
