@@ -25,9 +25,10 @@ from ich_mil.model import storage
 from ich_mil.model.assembly import ScanFacts, decision_rule, scan_result
 from ich_mil.model.folder import BUNDLED
 from ich_mil.model.maps import ScanMaps, make_maps
-from ich_mil.model.model import TrainedModel
+from ich_mil.model.model import TrainedModel, with_extras
 from ich_mil.model.predictions import Provenance, Results, ScanPrediction
 from ich_mil.model.site.triage import read_triage
+from ich_mil.multimodal.extras import NO_EXTRAS
 from ich_mil.network.frozen import study_features
 from ich_mil.pages.study_page import Neighbours, render_study
 from ich_mil.ranks import device
@@ -152,6 +153,7 @@ class Model:
         """Predict a study: probability, uncertainty and decision of the scan and of each slice."""
         networks = [member.cnn for member in self.trained.members if member.cnn]
         views = Views.of([study_features(network.to(device()), study) for network in networks])
+        views = with_extras(views, self.trained, NO_EXTRAS, None)  # tells what the model does without
         predictions, explained = self.trained.explain(views)
         unlikeness = float(self.trained.unlikeness(views)[0])
         parts = (views.features, predictions, explained, 0, ScanFacts.of(study))

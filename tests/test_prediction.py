@@ -1,5 +1,7 @@
 """The public way: a study in, a result out, in memory; the same numbers as the command."""
 
+import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,10 +11,13 @@ import pytest
 from pydicom import dcmread
 
 import ich_mil
+from ich_mil.ledger import Code
 from ich_mil.model.predictions import read_results
 from ich_mil.serve.judging import judge
+from ich_mil.sets.preparation import scan
 from ich_mil.sets.preparation.record import prepared_study
 from ich_mil.sets.store import open_prepared
+from tests import phantoms
 from tests.runs_for_tests import run
 
 
@@ -97,3 +102,39 @@ def test_every_public_name_is_imported_on_first_use():
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         ich_mil.nothing  # noqa: B018
+
+
+@pytest.fixture
+def with_another(folder, tmp_path):
+    """The study, a note, and a second study whose only file is cut off."""
+    shutil.copytree(folder, tmp_path / "in" / "a")
+    (tmp_path / "in" / "notes.txt").write_text("none")
+    path = next((tmp_path / "in" / "a").rglob("*.dcm"))
+    (tmp_path / "in" / "b").mkdir()
+    phantoms.rewrite(path, tmp_path / "in" / "b" / "0.dcm", StudyInstanceUID="1.2.3", Rows=0)
+    return tmp_path / "in"
+
+
+def test_another_study_without_a_slice_is_one_line(with_another, result):
+    ledger = ich_mil.read_study(with_another).ledger
+    assert {(line.scan, line.code) for line in ledger if line.scan != result.study.id} == {
+        ("", Code.NOT_DICOM),
+        ("1.2.3", Code.SCAN_EMPTY),
+    }
+
+
+def test_files_that_change_while_they_are_read(with_another, monkeypatch):
+    def swapped(task):
+        path = next((with_another / "a").rglob("*.dcm"))
+        os.utime(path, (1e9, 1e9))
+        return scan.read_scan(task)
+
+    monkeypatch.setattr("ich_mil.sets.preparation.read.read_scan", swapped)
+    with pytest.raises(ich_mil.DataError, match=f"^{with_another}: its files have changed"):
+        ich_mil.read_study(with_another)
+
+
+def test_wrong_contrast_words_are_told_before_the_first_study(tiny, tmp_path):
+    (tmp_path / "words.csv").write_text("phrase,meaning\nx,without\n")
+    with pytest.raises(ich_mil.ConfigError, match=r"words\.csv"):
+        judge(None, tmp_path, (), model=tiny / "run", contrast_words=tmp_path / "words.csv")

@@ -38,7 +38,9 @@ def judge(
     from ich_mil.model.predictions import write_results
     from ich_mil.prediction import load_model
     from ich_mil.sets.preparation.read import read_study
+    from ich_mil.study.contrast import read_site_phrases
 
+    read_site_phrases(contrast_words)  # errors in the file are raised before the first study
     loaded = load_model(model, triage=triage)
     if study is not None:
         result = loaded.predict(read_study(study, contrast_words=contrast_words))

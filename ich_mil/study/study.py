@@ -1,7 +1,7 @@
 """One study in memory: the head CT series that was chosen, as Hounsfield units, with its geometry and ledger.
 
 Made from DICOM files by `ich_mil.sets.preparation.read.read_study`, or from a prepared set by
-`PreparedSet.study`.
+`ich_mil.sets.preparation.record.prepared_study`.
 
 Shapes: n slices of H x W pixels.
 """

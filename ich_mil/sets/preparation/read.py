@@ -27,7 +27,8 @@ def read_study(
 
     Raises:
         ConfigError: the contrast words cannot be used.
-        DataError: no such folder, no CT slice, several studies, or no series that shows a head.
+        DataError: no such folder, no CT slice, several studies, no series that shows a head, or files that
+            change while they are read.
     """
     site = read_site_phrases(contrast_words)
     collection = FolderCollection(Path(folder), labelled=False)
@@ -45,7 +46,11 @@ def read_study(
         (scan,) = scans
         root = collection.root.absolute()
         record, hu = read_scan(ScanTask(scan.scan, index.headers(scan.scan), thickness_mm, root, site))
-        ledger = (*refused, *index.lost_slices(), *record.entries)
+        if index.changed():
+            raise DataError(f"{folder}: its files have changed while they were read; read it again")
+        # those of another study count for it alone; a study without a usable slice has a line here
+        others = [line for line in (*refused, *index.lost_slices()) if line.scan in (scan.scan, "")]
+        ledger = (*others, *index.empty_scans(), *record.entries)
     if hu is None:
         raise DataError(f"{folder}: no slice can be used; {record.entries[-1].detail}")
     folders = own_folders((scan.scan, folder_of(source.path)) for source in scan.sources)
