@@ -12,9 +12,11 @@ from ich_mil.errors import ModelError
 from ich_mil.network import frozen
 from ich_mil.network.attention_cnn import AttentionCnn
 from ich_mil.network.bags import Pictures, ScanDataset
-from ich_mil.network.frozen import extract_features, load_cnn, save_cnn, stored_features
+from ich_mil.network.frozen import extract_features, load_cnn, save_cnn, stored_features, study_features
 from ich_mil.network.settings import CnnSettings, EncoderSettings
+from ich_mil.sets.labels import UNKNOWN
 from ich_mil.sets.preparation.prepare import prepare
+from ich_mil.sets.preparation.record import prepared_study
 from ich_mil.study.window_presets import PRESETS
 from tests import phantoms
 
@@ -42,6 +44,28 @@ def test_saved_cnn_predicts_bit_identically(prepared, model, tmp_path):
     assert torch.equal(
         extract_features(loaded, prepared, scans).x, extract_features(model, prepared, scans).x
     )
+
+
+@pytest.mark.parametrize("crop", [True, False])
+def test_a_study_in_memory_has_the_features_of_its_set(prepared, crop):
+    torch.manual_seed(1)
+    network = AttentionCnn(replace(ENCODER, crop=crop), CNN).eval()
+    scan = str(prepared.scans.index[0])
+    stored = extract_features(network, prepared, [scan])
+    alone = study_features(network, prepared_study(prepared, scan))
+    for name in (
+        "x",
+        "offsets",
+        "cnn_scan",
+        "cnn_slice",
+        "attention",
+        "texture",
+        "positions",
+        "positions_mm",
+    ):
+        torch.testing.assert_close(getattr(alone, name), getattr(stored, name), rtol=0, atol=0)
+    assert (alone.slice_names, alone.patients) == (stored.slice_names, stored.patients)
+    assert {*alone.labels.tolist(), *alone.slice_labels.tolist()} == {UNKNOWN}
 
 
 def test_settings_of_earlier_versions_are_ignored(model, tmp_path):
