@@ -41,7 +41,6 @@ from tests.runs_for_tests import HEAD, TINY, feature_run, refused, run
 
 # a head fitted to a handful of tiny scans may rank its validation scans no better than chance, and says so
 pytestmark = pytest.mark.filterwarnings("ignore:probabilities are")
-FEATURES = Path(__file__).parents[1] / "configs" / "features.yaml"
 
 
 def test_a_run_leaves_metrics_predictions_pages_and_a_report(tiny):
@@ -585,7 +584,9 @@ def test_of_several_processes_the_first_alone_prints_measures_and_reports(
     monkeypatch.setattr("ich_mil.ranks.joined", lambda: nullcontext(Ranks(rank, 2)))
     monkeypatch.setattr("ich_mil.model.training.train.train", fitted)
     monkeypatch.setattr("ich_mil.output.run_report.validate_and_report", lambda *_: done.append("report"))
-    assert run("train.py", "--config", FEATURES, "--out", tmp_path / "out") == 0
+    write_features(tmp_path / "f.csv", 8, 0)
+    words = ("--train.layout", "features", "--train.root", tmp_path / "f.csv", "--out", tmp_path / "out")
+    assert run("train.py", *words) == 0
     told = capsys.readouterr()
     assert told.err == ("" if rank else "warning: left uncalibrated\n")
     assert told.out.splitlines()[:1] == ([] if rank else ["all sweeps done"])
