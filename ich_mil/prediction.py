@@ -4,38 +4,42 @@
     result = load_model().predict(study)
     result.save_page("page.html")
 
-`ich-mil serve` and the Python API use these classes; `ich-mil predict` does the same for a folder of studies.
+`ich-mil serve` predicts studies this way as they arrive, `ich-mil predict` the studies of a folder.
 
 Shapes: n slices of H x W pixels.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from ich_mil.evaluate.deployment.triage import Triage
 from ich_mil.files import write_text
-from ich_mil.ledger import LedgerEntry
+from ich_mil.ledger import NEGATIVE, LedgerEntry
 from ich_mil.model import storage
 from ich_mil.model.assembly import ScanFacts, decision_rule, scan_result
 from ich_mil.model.folder import BUNDLED
 from ich_mil.model.maps import ScanMaps, make_maps
-from ich_mil.model.model import TrainedModel, with_extras
+from ich_mil.model.model import TrainedModel, read_extras
 from ich_mil.model.predictions import Provenance, Results, ScanPrediction
 from ich_mil.model.site.triage import read_triage
 from ich_mil.multimodal.extras import NO_EXTRAS
 from ich_mil.network.frozen import study_features
 from ich_mil.pages.study_page import Neighbours, render_study
 from ich_mil.ranks import device
+from ich_mil.sets.extras import Extras
 from ich_mil.sets.preparation.identifying_texts import study_texts
 from ich_mil.sets.splits import learned_from, load_splits
 from ich_mil.sets.views import Views
 from ich_mil.study.study import Study
+
+if TYPE_CHECKING:
+    from ich_mil.model.site.subtype import Kinds
 
 
 class Heatmap(NamedTuple):
@@ -53,11 +57,13 @@ class ScanResult:
         prediction: all numbers, as in `predictions.json`.
         study: the study.
         model: the model.
+        views: features of the study by each network of the model.
     """
 
     prediction: ScanPrediction
     study: Study
     model: "Model"
+    views: Views
 
     @property
     def probability(self) -> float:
@@ -141,41 +147,65 @@ class Model:
     Attributes:
         trained: networks with their heads and calibration.
         triage: thresholds of the decision; None: decision by the interval.
+        kinds: models of the kinds of bleed; None: no kinds are predicted.
         learned: keys of the scans that the model was trained or calibrated on.
     """
 
-    def __init__(self, trained: TrainedModel, triage: Triage | None = None) -> None:
-        self.trained, self.triage = trained, triage
+    def __init__(
+        self, trained: TrainedModel, triage: Triage | None = None, kinds: "Kinds | None" = None
+    ) -> None:
+        self.trained, self.triage, self.kinds = trained, triage, kinds
         splits = trained.folder / "splits.csv"
         self.learned = learned_from(load_splits(splits)) if splits.is_file() else {}
 
-    def predict(self, study: Study) -> ScanResult:
-        """Predict a study: probability, uncertainty and decision of the scan and of each slice."""
+    def predict(self, study: Study, *, extras: Extras | None = None) -> ScanResult:
+        """Predict a study: probability, uncertainty and decision of the scan and of each slice.
+
+        Args:
+            study: the study.
+            extras: inputs beside the slices, possibly of other studies too; None: slices alone.
+        """
+        if extras is None:  # tells what the model does without
+            extras = read_extras(self.trained, NO_EXTRAS, [study.id])
         networks = [member.cnn for member in self.trained.members if member.cnn]
         views = Views.of([study_features(network.to(device()), study) for network in networks])
-        views = with_extras(views, self.trained, NO_EXTRAS, None)  # tells what the model does without
+        views = views.with_extras(extras)
         predictions, explained = self.trained.explain(views)
-        unlikeness = float(self.trained.unlikeness(views)[0])
         parts = (views.features, predictions, explained, 0, ScanFacts.of(study))
-        options = {"triage": self.triage, "learned": self.learned, "unlikeness": unlikeness}
-        return ScanResult(scan_result(*parts, **options), study, self)  # type: ignore[arg-type]
+        unlikeness = float(self.trained.unlikeness(views)[0])
+        prediction = scan_result(*parts, triage=self.triage, learned=self.learned, unlikeness=unlikeness)
+        if self.kinds is not None and prediction.decision != NEGATIVE:
+            prediction = replace(prediction, kinds=self.kinds.predict(views))
+        return ScanResult(prediction, study, self, views)
 
 
-def load_model(path: str | Path | None = None, *, triage: str | Path | None = None) -> Model:
+def load_model(
+    path: str | Path | None = None,
+    *,
+    triage: str | Path | None = None,
+    kinds: str | Path | None = None,
+) -> Model:
     """Load a trained model that reads pictures.
 
     Args:
         path: folder of a run or an ensemble; None: the bundled model.
         triage: thresholds of `ich-mil triage`; None: decision by the interval.
+        kinds: models of the kinds of bleed, of `ich-mil subtype`; None: no kinds are predicted.
 
     Raises:
-        ModelError: the folder holds no finished model with a CNN, or the thresholds are of another model.
+        ModelError: the folder holds no finished model with a CNN; thresholds or kinds of another model.
         DataError: the thresholds or `splits.csv` cannot be read.
     """
     trained = storage.load_model(BUNDLED if path is None else path)
     trained.check_input(pictures=True)
-    weights = trained.provenance.weights
-    return Model(trained, None if triage is None else read_triage(Path(triage), weights=weights))
+    model, weights = Model(trained), trained.provenance.weights
+    if triage is not None:
+        model.triage = read_triage(Path(triage), weights=weights)
+    if kinds is not None:
+        from ich_mil.model.site.subtype import Kinds  # imports the multiple-kernel models
+
+        model.kinds = Kinds.load(Path(kinds), weights=weights)
+    return model
 
 
 def study_page(

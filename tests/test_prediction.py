@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from pydicom import dcmread
 
 import ich_mil
 from ich_mil.ledger import Code
-from ich_mil.model.predictions import read_results
+from ich_mil.model.predictions import KindResult, read_results
 from ich_mil.serve.judging import judge
 from ich_mil.sets.preparation import scan
 from ich_mil.sets.preparation.record import prepared_study
@@ -55,6 +56,14 @@ def test_predictions_are_those_of_the_command(tiny, folder, result, tmp_path):
     (written,) = [path.read_text() for path in page]
     assert result.prediction.scan in (tmp_path / "page.html").read_text()
     assert f"{100 * result.probability:.1f}"[:3] in written
+
+
+@pytest.mark.parametrize(("decision", "n_kinds"), [("negative", 0), ("look", 1)])
+def test_kinds_of_scans_not_called_negative(model, result, decision, n_kinds):
+    kind = KindResult("subdural", 0.5, 0.1, (0.3, 0.7), "network 0", 1.0, 0.9)
+    triage = SimpleNamespace(decide=lambda p: [decision], guarantees="")
+    with_kinds = ich_mil.Model(model.trained, triage, SimpleNamespace(predict=lambda views: (kind,)))
+    assert with_kinds.predict(result.study).prediction.kinds == (kind,) * n_kinds
 
 
 def test_slices_are_counted_from_one(result):

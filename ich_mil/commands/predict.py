@@ -41,13 +41,22 @@ def predict(
     arg.check_model(model)
 
     from ich_mil.files import alone
-    from ich_mil.output.prediction import Predictor, print_results
+    from ich_mil.output.prediction import predict_folder
     from ich_mil.output.study_pages import Shown
+    from ich_mil.prediction import load_model
+    from ich_mil.study.contrast import read_site_phrases
 
-    predictor = Predictor(model, triage, contrast_words, kinds, extras)
+    read_site_phrases(contrast_words)  # an error in the file is raised before the model is loaded
+    trained = load_model(model, triage=triage, kinds=kinds)
     with alone(out, doing="writing"):
-        shown = Shown(dicom=dicom, names=names)
-        results, prepared, _ = predictor(root, out, jobs=arg.workers(jobs), shown=shown)
-    print_results(results, prepared)
+        predict_folder(
+            trained,
+            root,
+            out,
+            jobs=arg.workers(jobs),
+            contrast_words=contrast_words,
+            extras=extras,
+            shown=Shown(dicom=dicom, names=names),
+        )
     say(f"written: {out / 'predictions.csv'}, {out / 'index.html'}")
     say(f"next: open {out / 'index.html'}" + ("" if dicom else f"; ich-mil report {quote(str(out))} --dicom"))

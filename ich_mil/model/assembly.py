@@ -71,14 +71,18 @@ def make_results(
             facts = ScanFacts(ledger, content, folders.get(scan, ""), prepared.slices(scan))
         parts = (features, predictions, explained, b, facts)
         scans.append(scan_result(*parts, triage=triage, learned=learned, unlikeness=unlikeness[b]))
-    known = set() if prepared is None else set(prepared.scans.index)
-    general = [
-        line | ({"file": folders.get(scan, "")} if line["code"] == Code.SCAN_EMPTY else {})
-        for scan, own in lines.items()
-        if scan not in known
+    general = () if prepared is None else general_ledger(prepared)
+    return Results(set_name, model, decision_rule(triage), tuple(scans), general)
+
+
+def general_ledger(prepared: PreparedSet) -> tuple[LedgerEntry, ...]:
+    """Ledger entries of files and studies that belong to no scan of a prepared set."""
+    return ledger_entries(
+        line | ({"file": prepared.folders.get(scan, "")} if line["code"] == Code.SCAN_EMPTY else {})
+        for scan, own in prepared.ledger_by_scan.items()
+        if scan not in prepared.scans.index
         for line in own
-    ]
-    return Results(set_name, model, decision_rule(triage), tuple(scans), ledger_entries(general))
+    )
 
 
 class ScanFacts(NamedTuple):

@@ -17,7 +17,7 @@ raises the slice AUC and leaves the log-loss or lowers it (benchmarks/RESULTS.md
 Shapes: B scans, n slices of a scan, L samples.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +46,7 @@ from ich_mil.network.attention_cnn import AttentionCnn
 from ich_mil.network.frozen import stored_features
 from ich_mil.progress import say_once
 from ich_mil.ranks import device
+from ich_mil.sets.extras import Extras
 from ich_mil.sets.features import FeatureSet, read_features
 from ich_mil.sets.store import PreparedSet
 from ich_mil.sets.views import Views
@@ -221,10 +222,10 @@ class TrainedModel:
         return np.mean(known, axis=0) if known else np.full(views.features.n_scans, np.nan)
 
 
-def with_extras(
-    views: Views, model: TrainedModel, sources: ExtraSources, prepared: PreparedSet | None
-) -> Views:
-    """Add the inputs beside the slices that the user names, if the model uses any.
+def read_extras(
+    model: TrainedModel, sources: ExtraSources, scans: Sequence[str], prepared: PreparedSet | None = None
+) -> Extras:
+    """Read the inputs beside the slices that the user names; empty if there are none.
 
     Raises:
         ConfigError: inputs for a model of slices alone.
@@ -237,5 +238,5 @@ def with_extras(
     if not sources:
         if kinds:
             say_once(f"predicted from slices alone, though the model also takes: {', '.join(kinds)}")
-        return views
-    return views.with_extras(sources.read(views.features.scans, prepared))
+        return Extras()
+    return sources.read(scans, prepared)

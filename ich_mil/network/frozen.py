@@ -114,24 +114,9 @@ def extract_features(
     outputs = _outputs(model, batches)
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
     shapes = [(), (), (), (model.classifier.in_features,), (2 * _low_parts(model).channels,)]
-    scan_logit, slice_logit, attention, x, texture = _together(outputs, mine, offsets, shapes, ranks)
-    table = pd.concat([prepared.slices(scan) for scan in scans])
-    about = prepared.scans.loc[list(scans)]
-    features = FeatureSet(
-        x=x,
-        offsets=offsets,
-        scans=list(scans),
-        patients=about.patient.tolist(),
-        labels=torch.tensor(about.label.tolist()),
-        slice_names=table.sop.tolist(),
-        slice_labels=torch.tensor(table.slice_label.tolist()),
-        positions=torch.tensor(table.position.tolist(), dtype=torch.float32),
-        cnn_scan=scan_logit.sigmoid(),
-        cnn_slice=slice_logit.sigmoid(),
-        attention=attention,
-        positions_mm=torch.tensor(table.position_mm.tolist(), dtype=torch.float64),
-        texture=texture,
-    )
+    results = _together(outputs, mine, offsets, shapes, ranks)
+    slices = pd.concat([prepared.slices(scan) for scan in scans])
+    features = _feature_set(results, offsets, prepared.scans.loc[list(scans)], slices)
     check_features(features, str(prepared.folder))
     return features
 
@@ -140,19 +125,27 @@ def extract_features(
 def study_features(model: AttentionCnn, study: Study) -> FeatureSet:
     """Run the frozen CNN over a study in memory; labels are unknown, otherwise as `extract_features`."""
     hu = head_box(study.hu).crop(study.hu) if model.encoder_settings.crop else study.hu
-    n, slices = len(study.hu), study.slices
-    offsets, unknown = torch.tensor([0, n]), torch.full((n,), UNKNOWN)
+    offsets = torch.tensor([0, len(hu)])
     batch = Batch((torch.from_numpy(hu),), offsets, torch.tensor([float(UNKNOWN)]), (study.id,))
     (outputs,) = _outputs(model, [batch])
-    scan_logit, slice_logit, attention, x, texture = (output.cpu() for output in outputs)
+    scans = pd.DataFrame({"patient": [study.patient], "label": [UNKNOWN]}, index=[study.id])
+    slices = study.slices.assign(slice_label=UNKNOWN)
+    return _feature_set([output.cpu() for output in outputs], offsets, scans, slices)
+
+
+def _feature_set(
+    outputs: Sequence[Tensor], offsets: Tensor, scans: pd.DataFrame, slices: pd.DataFrame
+) -> FeatureSet:
+    """Features from the outputs of `_outputs` and the rows of scans and slices."""
+    scan_logit, slice_logit, attention, x, texture = outputs
     return FeatureSet(
         x=x,
         offsets=offsets,
-        scans=[study.id],
-        patients=[study.patient],
-        labels=unknown[:1],
+        scans=scans.index.tolist(),
+        patients=scans.patient.tolist(),
+        labels=torch.tensor(scans.label.tolist()),
         slice_names=slices.sop.tolist(),
-        slice_labels=unknown,
+        slice_labels=torch.tensor(slices.slice_label.tolist()),
         positions=torch.tensor(slices.position.tolist(), dtype=torch.float32),
         cnn_scan=scan_logit.sigmoid(),
         cnn_slice=slice_logit.sigmoid(),

@@ -1,4 +1,4 @@
-"""Predict new studies: probabilities with uncertainty, heatmaps, pages and DICOM results.
+"""Predict the studies of a folder: probabilities with uncertainty, heatmaps, pages and DICOM results.
 
 In: a folder with one study or several, as exported by a PACS, and a trained model. Out: `predictions.csv`,
 `predictions.json`, `maps/`, `features.safetensors` (for an ensemble also `features_1.safetensors`, ...),
@@ -8,99 +8,75 @@ In: a folder with one study or several, as exported by a PACS, and a trained mod
 from pathlib import Path
 
 from ich_mil.ledger import Code, in_no_study, incomplete
-from ich_mil.model.assembly import make_results
+from ich_mil.model.assembly import decision_rule, general_ledger
 from ich_mil.model.maps import make_maps, write_maps
-from ich_mil.model.model import with_extras
+from ich_mil.model.model import read_extras
 from ich_mil.model.predictions import Results, write_results
 from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
 from ich_mil.output.study_pages import Shown, StudyPages, remove_shown
-from ich_mil.prediction import load_model
+from ich_mil.prediction import Model
 from ich_mil.progress import progress, say
+from ich_mil.sets.features import join_features, write_features
 from ich_mil.sets.preparation.prepare import prepare
 from ich_mil.sets.preparation.record import prepared_study
 from ich_mil.sets.store import PreparedSet
-from ich_mil.study.contrast import read_site_phrases
 
 
-class Predictor:
-    """A trained model, loaded once, that predicts folders of studies.
+def predict_folder(
+    model: Model,
+    root: Path,
+    out: Path,
+    *,
+    jobs: int = 1,
+    contrast_words: Path | None = None,
+    extras: ExtraSources = NO_EXTRAS,
+    shown: Shown,
+) -> Results:
+    """Predict all studies below `root` into `out`.
 
-    Attributes:
-        model: the trained model, with its thresholds.
-        kinds: models of the kinds of bleed; None: no kinds are predicted.
-        contrast_words: site-specific CSV of phrases; None: built-in table only.
+    The results are written and printed before heatmaps and pages are made. Pages, maps, decisions and DICOM
+    results of earlier predictions in `out` are removed.
+
+    Args:
+        model: the model, with its thresholds and kinds.
+        root: folder with the DICOM files.
+        out: folder to write.
+        jobs: number of workers that prepare studies.
+        contrast_words: a CSV file with contrast words of the site.
         extras: files of the inputs beside the slices.
+        shown: options of pages and DICOM results.
+
+    Raises:
+        ConfigError, DataError: as `prepare` and `read_extras`; DICOM texts or results cannot be written.
     """
-
-    def __init__(
-        self,
-        model: Path,
-        triage: Path | None = None,
-        contrast_words: Path | None = None,
-        kinds: Path | None = None,
-        extras: ExtraSources = NO_EXTRAS,
-    ) -> None:
-        """Load the model, the thresholds and the kinds.
-
-        Raises:
-            ConfigError: the contrast words cannot be used.
-            ModelError: `model` is not a finished run with a CNN, or thresholds or kinds are of another model.
-            DataError: thresholds or `splits.csv` cannot be read.
-        """
-        read_site_phrases(contrast_words)  # errors in the file are raised before the first study
-        self.contrast_words, self.extras = contrast_words, extras
-        self.model = load_model(model, triage=triage)
-        self.kinds = None
-        if kinds is not None:
-            from ich_mil.model.site.subtype import Kinds
-
-            self.kinds = Kinds.load(kinds, weights=self.model.trained.provenance.weights)
-
-    def __call__(
-        self, root: Path, out: Path, *, jobs: int = 1, shown: Shown
-    ) -> tuple[Results, PreparedSet, list[Path]]:
-        """Predict all studies below `root` into `out`, with heatmaps, pages and optional DICOM results.
-
-        Pages, maps, decisions and DICOM results of earlier predictions in `out` are removed.
-
-        Returns:
-            The results, the prepared set of the studies, and the paths of the DICOM results.
-
-        Raises:
-            DataError: no readable study below `root`, or DICOM texts or results that cannot be written.
-        """
-        model = self.model.trained
-        prepared = prepare(
-            "unlabelled", root, out / "prepared", jobs=jobs, contrast_words=self.contrast_words
-        )
-        views = model.features(prepared, out / "features.safetensors")
-        views = with_extras(views, model, self.extras, prepared)
-        predictions, explained = model.explain(views)
-        results = make_results(
-            views.features,
-            predictions,
-            explained,
-            prepared,
-            set_name="new",
-            model=model.provenance,
-            triage=self.model.triage,
-            learned=self.model.learned,
-            unlikeness=model.unlikeness(views),
-        )
-        if self.kinds is not None:
-            results = self.kinds.add(results, views)
-        remove_shown(out)
-        write_results(results, out)
-        pages = StudyPages(results, prepared, out, shown)
-        for scan in progress(results.scans, total=len(results.scans), what="heatmaps and pages"):
-            study = prepared_study(prepared, scan.scan)
-            maps = make_maps(model, study.hu, scan)
-            write_maps(maps, out, scan, results.model)
-            pages.add(scan, study, maps)
-        return results, prepared, pages.finish()
+    prepared = prepare("unlabelled", root, out / "prepared", jobs=jobs, contrast_words=contrast_words)
+    scans, trained = list(prepared.scans.index), model.trained
+    known = read_extras(trained, extras, scans, prepared)
+    predicted, members = [], []
+    for scan in progress(scans, total=len(scans), what="predict"):
+        result = model.predict(prepared_study(prepared, scan), extras=known)
+        predicted.append(result.prediction)
+        members.append(result.views.members)
+    rule, ledger = decision_rule(model.triage), general_ledger(prepared)
+    results = Results("new", trained.provenance, rule, tuple(predicted), ledger)
+    remove_shown(out)
+    for path, own in zip(
+        trained.feature_files(out / "features.safetensors"), zip(*members, strict=True), strict=True
+    ):
+        write_features(join_features(own), path)
+    write_results(results, out)
+    _print_results(results, prepared)
+    pages = StudyPages(results, prepared, out, shown)
+    for prediction in progress(predicted, total=len(predicted), what="heatmaps and pages"):
+        study = prepared_study(prepared, prediction.scan)
+        maps = make_maps(trained, study.hu, prediction)
+        write_maps(maps, out, prediction, results.model)
+        pages.add(prediction, study, maps)
+    pages.finish()
+    return results
 
 
-def print_results(results: Results, prepared: PreparedSet) -> None:
+def _print_results(results: Results, prepared: PreparedSet) -> None:
     """Print the probability of each scan, and what could not be predicted."""
     for scan in results.scans:
         low, high = scan.interval_95

@@ -8,10 +8,11 @@ Shapes: B scans (bags), N slices (instances) of all scans, D features.
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -132,6 +133,18 @@ class FeatureSet:
         kept = {name: value[rows] for name, value in values.items() if value is not None}
         names = [self.slice_names[n] for n in rows.tolist()]
         return replace(self, offsets=offsets, slice_names=names, **kept)
+
+
+def join_features(parts: Sequence[FeatureSet]) -> FeatureSet:
+    """Join features of different scans by one network."""
+    joined: dict[str, Any] = {
+        name: [text for part in parts for text in getattr(part, name)] for name in _STRINGS
+    }
+    for name in (*_OF_SCANS, *_OF_SLICES):
+        values = [getattr(part, name) for part in parts]
+        joined[name] = None if values[0] is None else torch.cat(values)
+    sizes = torch.cat([part.offsets.diff() for part in parts])
+    return replace(parts[0], offsets=torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]), **joined)
 
 
 def bare_features(

@@ -19,10 +19,11 @@ import torch
 from pydicom.uid import CTImageStorage, generate_uid
 
 from ich_mil.cli import train_main
-from ich_mil.output.prediction import Predictor
+from ich_mil.output.prediction import predict_folder
 from ich_mil.output.study_pages import Shown, show_folder
 from ich_mil.phantoms.data_sets import SITE_A, make_phantom, write_rsna
 from ich_mil.phantoms.encoding import ENCODINGS, make_image, save_image
+from ich_mil.prediction import load_model
 from research.benchmarks.record import command_line, record, seconds, spread, table
 
 SLICES, SIZE = 40, 512
@@ -61,9 +62,9 @@ def train(folder: Path) -> Path:
 def stages(root: Path, model: Path, out: Path) -> list[tuple[str, float]]:
     """Seconds of each stage within one process, without imports."""
     times = [perf_counter()]
-    predictor = Predictor(model)
+    trained = load_model(model)
     times.append(perf_counter())
-    predictor(root, out, shown=Shown())
+    predict_folder(trained, root, out, shown=Shown())
     times.append(perf_counter())
     for shown in (Shown(), Shown(dicom=True)):
         show_folder(out, shown)

@@ -12,7 +12,7 @@ Shapes: B scans, D features of a network.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,8 +24,8 @@ from sklearn.model_selection import StratifiedGroupKFold
 
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.files import alone, write_json
-from ich_mil.ledger import NEGATIVE, NOTICE
-from ich_mil.model.predictions import KindResult, Results
+from ich_mil.ledger import NOTICE
+from ich_mil.model.predictions import KindResult
 from ich_mil.model.storage import load_model
 from ich_mil.model_files import read_json
 from ich_mil.multikernel import MultiKernelGP
@@ -167,22 +167,14 @@ class Kinds:
             raise ModelError(f"{folder}: belongs to another model; run 'ich-mil subtype' with this one")
         return cls({name: MultiKernelGP.load(file) for name, file in files.items()}, auc)
 
-    def add(self, results: Results, views: Views) -> Results:
-        """Results with the kinds of scans that are not called negative."""
-        places = [b for b, scan in enumerate(results.scans) if scan.decision != NEGATIVE]
-        if not places:
-            return results
-        sources = embed(views.select([results.scans[b].scan for b in places]))
-        found: list[list[KindResult]] = [[] for _ in places]
+    def predict(self, views: Views) -> tuple[KindResult, ...]:
+        """Probability of each kind for one scan."""
+        sources, kinds = embed(views), []
         for name, model in self.models.items():
             mean, std = model.predict_proba(sources, return_std=True)
             about = (*_leading_source(model), self.held_out_auc[name])
-            for own, p, spread in zip(found, mean[:, 1], std[:, 1], strict=True):
-                own.append(_result(name, float(p), float(spread), *about))
-        scans = list(results.scans)
-        for place, own in zip(places, found, strict=True):
-            scans[place] = replace(scans[place], kinds=tuple(own))
-        return replace(results, scans=tuple(scans))
+            kinds.append(_result(name, float(mean[0, 1]), float(std[0, 1]), *about))
+        return tuple(kinds)
 
 
 def _leading_source(model: MultiKernelGP) -> tuple[str, float]:

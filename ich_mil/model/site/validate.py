@@ -25,7 +25,7 @@ from ich_mil.evaluate.scores import Scores, known_or_none
 from ich_mil.files import write_csv
 from ich_mil.gp.predict import Predictions
 from ich_mil.model.assembly import make_results
-from ich_mil.model.model import TrainedModel, with_extras
+from ich_mil.model.model import TrainedModel, read_extras
 from ich_mil.model.predictions import Results, write_results
 from ich_mil.model.training.training_sets import (
     head_scans,
@@ -172,7 +172,7 @@ def external_set(
                 "the model may have been trained on these people"
             )
         views = model.features(prepared, features_in)
-    views = with_extras(views, model, extras, prepared)
+    views = views.with_extras(read_extras(model, extras, views.features.scans, prepared))
     return MeasuredSet("external", f"external scans, {root}", root, views, prepared)
 
 

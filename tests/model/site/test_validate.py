@@ -89,8 +89,9 @@ def test_scans_that_name_no_patient_are_reported(tmp_path, capsys):
     write_splits(splits, tmp_path / "splits.csv")
     patients = ["a = b", "a = b", "c", "P1", "P2 = e", "P2 = e"]  # e has the slices of one whose files do
     scans = pd.DataFrame({"patient": patients, "label": 0, "content": ""}, index=[*"abcdfe"])
+    views = SimpleNamespace(features=SimpleNamespace(scans=[]), with_extras=lambda extras: None)
     model = SimpleNamespace(
-        folder=tmp_path, check_input=lambda **_: None, features=lambda *_: None, members=()
+        folder=tmp_path, check_input=lambda **_: None, features=lambda *_: views, members=()
     )
     external_set(model, tmp_path / "site$new", SimpleNamespace(scans=scans), tmp_path)
     assert "site$new: 3 scans name no patient (a, b, c);" in capsys.readouterr().out
