@@ -57,7 +57,7 @@ class Source(Protocol):
 
 
 @dataclass
-class State:
+class _State:
     """Content of `state.json`."""
 
     status: str = ""  # 'judged', after the delivery of the results 'done'; or 'failed'; '' for a new study
@@ -121,7 +121,7 @@ class Worker:
     def _finish(self, study: Study, home: Path) -> None:
         """Judge a study if its files are new, and deliver its results if they are not delivered yet."""
         file, work = home / "state.json", home / ".work"
-        state = State(**json.loads(file.read_bytes())) if file.exists() else State()
+        state = _State(**json.loads(file.read_bytes())) if file.exists() else _State()
         if state.status == "judged" and not (home / state.digest).is_dir():
             state.status = ""
         if not state.status or state.signature != study.signature:
@@ -139,7 +139,7 @@ class Worker:
             state.status = "done"
             write_json(file, asdict(state))
 
-    def _update(self, study: Study, home: Path, state: State, work: Path) -> None:
+    def _update(self, study: Study, home: Path, state: _State, work: Path) -> None:
         """Judge the files of a study unless they are known. Sets `state`, and creates the result folder."""
         if shutil.disk_usage(home).free < LEAST_FREE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
