@@ -42,15 +42,7 @@ def metrics_over_seeds(
 
     `runs` are the scores with each seed. `note` says why a number is missing.
     """
-    rows = measure(
-        runs,
-        labels=bags.labels.numpy(),
-        patients=bags.patients,
-        offsets=bags.offsets.numpy(),
-        slice_labels=bags.slice_labels.numpy(),
-        seed=seed,
-        resamples=resamples,
-    )
+    rows = measure(runs, bags, seed=seed, resamples=resamples)
     for row in rows:
         values = row["values"]
         std = values.std(ddof=1) if len(runs) > 1 else np.nan
