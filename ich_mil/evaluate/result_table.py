@@ -22,8 +22,8 @@ from ich_mil.evaluate.scores import Scores
 from ich_mil.ledger import THRESHOLD
 from ich_mil.sets.features import FeatureSet
 
-COLUMNS = ["model", "level", "metric", "value", "low", "high", "n", "positives", "patients", "unlabelled"]
-COLUMNS += ["resamples", "ignored", "note"]
+METRIC_COLUMNS = ["model", "level", "metric", "value", "low", "high", "n", "positives", "patients"]
+METRIC_COLUMNS += ["unlabelled", "resamples", "ignored", "note"]
 
 FEW = 30
 """With fewer patients, positive scans or negative scans, a note says that the intervals are rough."""
@@ -51,7 +51,7 @@ def evaluate(
         resamples: number of resamples behind each interval.
 
     Returns:
-        One row for each number, with the columns `COLUMNS`; see `model_metrics.measure`.
+        One row for each number, with the columns `METRIC_COLUMNS`; see `model_metrics.measure`.
 
     Raises:
         DataError: a score is invalid (the message names the model), or a scan has no patient.
@@ -61,7 +61,7 @@ def evaluate(
         for one in scores
         for row in measure([one], features, seed=seed, resamples=resamples)
     ]
-    return pd.DataFrame(rows).assign(resamples=resamples)[COLUMNS]
+    return pd.DataFrame(rows).assign(resamples=resamples)[METRIC_COLUMNS]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import patient_bootstrap, proportion_interval
 from ich_mil.evaluate.metrics import INSIDE, METRICS, SCAN, SLICE, auc_inside, measured, metrics_of
 from ich_mil.evaluate.result_table import (
-    COLUMNS,
+    METRIC_COLUMNS,
     evaluate,
     format_table,
     format_value,
@@ -61,7 +61,7 @@ def row_of(frame, model, level, metric):
 
 def test_values_and_intervals_by_patient(truth, model):
     frame = made([model], truth, resamples=200)
-    assert list(frame.columns) == COLUMNS
+    assert list(frame.columns) == METRIC_COLUMNS
     labels, slice_labels = truth["labels"], truth["slice_labels"]
     bags = np.repeat(np.arange(40), np.diff(truth["offsets"]))
     scans, aucs = auc_inside(slice_labels, model.slice, bags)
