@@ -170,11 +170,6 @@ def copy_files(source: Path, to: Path, *names: str) -> None:
                 shutil.copyfile(source / name, temporary)
 
 
-def file_stem(name: str) -> str:
-    """`name` with `_` for each character that is neither a letter nor a digit."""
-    return "".join(c if c.isalnum() else "_" for c in name)
-
-
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON to `path` atomically."""
     write_text(path, json.dumps(value, indent=2) + "\n")

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ich_mil.evaluate.bootstrap import RESAMPLES
 from ich_mil.evaluate.metrics import INSIDE, METRICS, SCAN, SLICE
 from ich_mil.evaluate.model_metrics import measure
 from ich_mil.evaluate.sample import CALIBRATION_BINS
@@ -38,9 +37,7 @@ _NAME_WIDTH = 34
 _TEXT_WIDTH = 106
 
 
-def evaluate(
-    scores: Sequence[Scores], features: FeatureSet, *, seed: int, resamples: int = RESAMPLES
-) -> pd.DataFrame:
+def evaluate(scores: Sequence[Scores], features: FeatureSet, *, seed: int, resamples: int) -> pd.DataFrame:
     """Compute the metrics of every model on the same scans, with shared resamples.
 
     Args:

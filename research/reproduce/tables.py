@@ -10,9 +10,10 @@ from ich_mil import __version__
 from ich_mil.evaluate.metrics import INSIDE, SCAN, SLICE
 from ich_mil.evaluate.model_metrics import measure
 from ich_mil.evaluate.scores import Scores
-from ich_mil.files import file_stem, write_bytes, write_csv
+from ich_mil.files import write_bytes, write_csv
 from ich_mil.sets.features import FeatureSet
 from research.reproduce.figures import auc_and_time, metric_rows
+from research.reproduce.file_names import file_stem
 from research.reproduce.page import Section, spread
 from research.reproduce.protocol import BenchmarkSet, ProtocolConfig
 from research.reproduce.published import beside
