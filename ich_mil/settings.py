@@ -114,7 +114,7 @@ class Setting(NamedTuple):
     help: str
 
 
-def describe(kind: type, prefix: str = "") -> dict[str, Setting]:
+def _describe(kind: type, prefix: str = "") -> dict[str, Setting]:
     """All settings of a dataclass by dotted name, with those of dataclasses within, not of lists of them."""
     texts = re.findall(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", inspect.getdoc(kind) or "", re.M)
     helps = {name: " ".join(text.split()) for name, text in texts}
@@ -124,7 +124,7 @@ def describe(kind: type, prefix: str = "") -> dict[str, Setting]:
         settings[prefix + name] = Setting(hints[name], "" if within else default, helps.get(name, ""))
         for part in within:
             assert isinstance(part, type)
-            settings |= describe(part, f"{prefix}{name}.")
+            settings |= _describe(part, f"{prefix}{name}.")
     return settings
 
 
@@ -157,7 +157,7 @@ def build(kind: type[C], values: Any, *, trained: bool = False) -> C:
         made: C = TypeAdapter(kind).validate_json(text, strict=True)
         return made
     except ValidationError as error:
-        raise ValueError(_line(error, describe(kind))) from error
+        raise ValueError(_line(error, _describe(kind))) from error
     except RecursionError:
         raise ValueError("is nested too deep") from None
 
@@ -227,7 +227,7 @@ def read_settings(kind: type[C], arguments: Sequence[str]) -> C:
     file = options.pop("config", None)
     sources = [] if file is None else [str(path := config_file(file))]
     sources += [f"--{name}" for name in options]
-    known = describe(kind)
+    known = _describe(kind)
     try:
         values = {} if file is None else read_yaml(path)
         for name, text in options.items():
@@ -242,7 +242,7 @@ def help_lines(kind: type) -> list[str]:
     """A line for each setting: its name, description and default."""
     return [
         f"  --{name}: {setting.help}{f' [default: {setting.default}]' if setting.default else ''}"
-        for name, setting in describe(kind).items()
+        for name, setting in _describe(kind).items()
         if not any(map(is_dataclass, _alternatives(setting.hint)))
     ]
 

@@ -67,7 +67,7 @@ def structured_report(
     # an object that changes no result, such as a dose report, leads to the same report once more
     older = [one for one in older if one.SOPInstanceUID != own["sop_instance_uid"]]
     report = ComprehensiveSR(
-        evidence=evidence(context),
+        evidence=_evidence(context),
         content=content[0],
         is_complete=True,
         coding_schemes=[codes.coding_scheme()],
@@ -93,7 +93,7 @@ def device_context(identity: Identity) -> ObserverContext:
     )
 
 
-def evidence(context: StudyContext) -> list[Dataset]:
+def _evidence(context: StudyContext) -> list[Dataset]:
     """References to the source images, one for each file, for highdicom's `evidence` argument."""
     return list({image.sop_uid: reference(context, image) for image in context.images}.values())
 

@@ -16,6 +16,7 @@ from ich_mil.evaluate.bootstrap import Interval, mean_interval, patient_bootstra
 from ich_mil.evaluate.metrics import INSIDE, SCAN, SLICE, Metric, auc_inside, measured, metrics_of, resampled
 from ich_mil.evaluate.scores import Scores, check_scores, patient_keys
 from ich_mil.ledger import THRESHOLD
+from ich_mil.sets.features import FeatureSet
 from ich_mil.sets.labels import UNKNOWN
 
 _Row = dict[str, Any]
@@ -74,16 +75,7 @@ def estimates(
     }
 
 
-def measure(
-    runs: Sequence[Scores],
-    *,
-    labels: np.ndarray,
-    patients: Sequence[str] | np.ndarray,
-    offsets: np.ndarray,
-    slice_labels: np.ndarray,
-    seed: int,
-    resamples: int,
-) -> list[_Row]:
+def measure(runs: Sequence[Scores], features: FeatureSet, *, seed: int, resamples: int) -> list[_Row]:
     """Compute all metrics of a model from the scores of S runs on the same scans; arguments as `evaluate`.
 
     Returns:
@@ -94,8 +86,9 @@ def measure(
         missing, else empty.
     """
     how = {"seed": seed, "resamples": resamples}
-    owner = patient_keys(patients)
-    scans = np.repeat(np.arange(len(owner)), np.diff(offsets))  # (N,) scan of each slice
+    labels, slice_labels = features.labels.numpy(), features.slice_labels.numpy()
+    owner = patient_keys(features.patients)
+    scans = np.repeat(np.arange(len(owner)), features.offsets.diff())  # (N,) scan of each slice
     probability, name = runs[0].slice_is_probability, runs[0].name
     rows = _rows(metrics_of(SCAN), labels, [one.scan for one in runs], owner, f"{name!r}, scan", **how)
     rows += _rows(

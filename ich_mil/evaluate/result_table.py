@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ich_mil.evaluate.bootstrap import RESAMPLES
 from ich_mil.evaluate.metrics import INSIDE, METRICS, SCAN, SLICE
 from ich_mil.evaluate.model_metrics import measure
 from ich_mil.evaluate.sample import CALIBRATION_BINS
 from ich_mil.evaluate.scores import Scores
 from ich_mil.ledger import THRESHOLD
-from ich_mil.sets.labels import UNKNOWN
+from ich_mil.sets.features import FeatureSet
 
-COLUMNS = ["model", "level", "metric", "value", "low", "high", "n", "positives", "patients", "unlabelled"]
-COLUMNS += ["resamples", "ignored", "note"]
+METRIC_COLUMNS = ["model", "level", "metric", "value", "low", "high", "n", "positives", "patients"]
+METRIC_COLUMNS += ["unlabelled", "resamples", "ignored", "note"]
 
 FEW = 30
 """With fewer patients, positive scans or negative scans, a note says that the intervals are rough."""
@@ -38,29 +37,18 @@ _NAME_WIDTH = 34
 _TEXT_WIDTH = 106
 
 
-def evaluate(
-    scores: Sequence[Scores],
-    *,
-    labels: np.ndarray,
-    patients: Sequence[str],
-    offsets: np.ndarray,
-    slice_labels: np.ndarray | None = None,
-    seed: int,
-    resamples: int = RESAMPLES,
-) -> pd.DataFrame:
+def evaluate(scores: Sequence[Scores], features: FeatureSet, *, seed: int, resamples: int) -> pd.DataFrame:
     """Compute the metrics of every model on the same scans, with shared resamples.
 
     Args:
         scores: the models and baselines, in the order of the table; names must differ.
-        labels: (B,) in {0, 1} or `UNKNOWN`; unlabelled scans are left out and counted.
-        patients: B patient keys; the intervals resample patients.
-        offsets: (B + 1,) scan b owns slices `offsets[b]:offsets[b + 1]`.
-        slice_labels: (N,) in {0, 1} or `UNKNOWN`; None if no slice is labelled.
+        features: the scans, of which labels and patients are read. Those without a label are left out and
+            counted; the intervals resample patients.
         seed: seed of the resampling.
         resamples: number of resamples behind each interval.
 
     Returns:
-        One row for each number, with the columns `COLUMNS`; see `model_metrics.measure`.
+        One row for each number, with the columns `METRIC_COLUMNS`; see `model_metrics.measure`.
 
     Raises:
         DataError: a score is invalid (the message names the model), or a scan has no patient.
@@ -68,17 +56,9 @@ def evaluate(
     rows = [
         {**row, "model": one.name, "value": row["values"][0]}
         for one in scores
-        for row in measure(
-            [one],
-            labels=labels,
-            patients=patients,
-            offsets=offsets,
-            slice_labels=np.full(offsets[-1], UNKNOWN) if slice_labels is None else slice_labels,
-            seed=seed,
-            resamples=resamples,
-        )
+        for row in measure([one], features, seed=seed, resamples=resamples)
     ]
-    return pd.DataFrame(rows).assign(resamples=resamples)[COLUMNS]
+    return pd.DataFrame(rows).assign(resamples=resamples)[METRIC_COLUMNS]
 
 
 @dataclass(frozen=True)

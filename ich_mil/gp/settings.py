@@ -71,7 +71,7 @@ class Variant:
     start: Literal["labels", "random"] = "labels"
 
 
-PRESETS = {
+VARIANTS = {
     "default": Variant(),
     # Castro-Macías et al. 2024, Algorithm 1 with Eq. 23-37, except that step 7 updates every π at once, and
     # that step 8, the kernel, is left to `learn`
@@ -104,7 +104,7 @@ class HeadSettings:
     Attributes:
         family: `psi` (ψ-VGPMIL), `large_margin` (LM-VGPMIL), `probit` (MIL-GP-Probit by variational
             inference) or `gibbs` (the same model by Gibbs sampling).
-        preset: `default`, `paper` or `public` (`PRESETS`), for ψ-VGPMIL.
+        preset: `default`, `paper` or `public` (`VARIANTS`), for ψ-VGPMIL.
         density: ψ: `logistic` (VGPMIL) or `gamma` (G-VGPMIL); for `Head` also an object such as `LogDensity`.
         alpha: α of the Gamma density.
         beta: β of the Gamma density.
@@ -166,7 +166,7 @@ class HeadSettings:
     def variant(self) -> Variant:
         """The preset with the settings that override it."""
         chosen: dict[str, Any] = {name: getattr(self, name) for name in ("rule", "variance", "bias")}
-        return replace(PRESETS[self.preset], **{k: v for k, v in chosen.items() if v is not None})
+        return replace(VARIANTS[self.preset], **{k: v for k, v in chosen.items() if v is not None})
 
     @property
     def link(self) -> Link:

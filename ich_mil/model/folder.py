@@ -40,7 +40,7 @@ MODEL_FILES = (
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class Site:
+class _Site:
     """Origin of a recalibrated model: its scans of the site, how many are positive, and its first model."""
 
     scans: int
@@ -49,7 +49,7 @@ class Site:
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class RunFile:
+class _RunFile:
     """Content of `run.json`.
 
     Attributes:
@@ -74,7 +74,7 @@ class RunFile:
     versions: dict[str, str]
     members: list[Annotated[str, Field(pattern=r"^member_\d+$")]] = field(default_factory=list)
     joined: list[str] = field(default_factory=list)
-    site: Site | None = None
+    site: _Site | None = None
 
 
 def run_folder(model: str | Path) -> Path:
@@ -106,7 +106,7 @@ def read_run(folder: Path) -> dict[str, Any]:
             check_regular(folder / name)
     about = read_json(path, RUN_FORMAT)
     try:
-        return about | {"config": build(RunFile, about, trained=True).config.as_dict()}
+        return about | {"config": build(_RunFile, about, trained=True).config.as_dict()}
     except ValueError as error:
         raise ModelError(f"{path}: cannot be read ({error}); train again") from error
 

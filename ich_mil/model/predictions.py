@@ -19,9 +19,9 @@ from ich_mil.sets.extras import ExtraInstance
 from ich_mil.sets.labels import name_some
 
 FORMAT = "ich_mil.predictions.6"
-COLUMNS = ["level", "scan", "folder", "patient", "slice", "name", "position_mm", "probability", "std"]
-COLUMNS += ["low", "high", "decision", "decided_by", "unlikeness", "trained_on", "scan_without", "label"]
-COLUMNS += ["corrections"]
+RESULT_COLUMNS = ["level", "scan", "folder", "patient", "slice", "name", "position_mm", "probability"]
+RESULT_COLUMNS += ["std", "low", "high", "decision", "decided_by", "unlikeness", "trained_on", "scan_without"]
+RESULT_COLUMNS += ["label", "corrections"]
 """Columns of `predictions.csv`."""
 DIGITS = 6
 """Decimals of probabilities in both files."""
@@ -207,7 +207,7 @@ def results_table(results: Results) -> pd.DataFrame:
             rows.append({"level": "slice"} | _row(scan, one) | own)
     types = dict.fromkeys(("slice", "label"), "Int64")
     types |= dict.fromkeys(("position_mm", "unlikeness", "scan_without"), "Float64")
-    return pd.DataFrame(rows, columns=COLUMNS).astype(types)
+    return pd.DataFrame(rows, columns=RESULT_COLUMNS).astype(types)
 
 
 def _row(scan: ScanPrediction, one: ScanPrediction | SliceResult) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def named(sources: Sources, what: str = "sources") -> dict[str, Any]:
     return by_name
 
 
-def as_matrix(name: str, value: Any, device: torch.device) -> Tensor:
+def _as_matrix(name: str, value: Any, device: torch.device) -> Tensor:
     """Two-dimensional float64 without NaN, or `DataError`."""
     try:
         x = torch.as_tensor(value if isinstance(value, Tensor) else np.array(value, dtype=np.float64))
@@ -88,7 +88,7 @@ def one_hot(y: Any, device: torch.device) -> tuple[np.ndarray, Tensor]:
     return classes, hot.to(device=device, dtype=torch.float64).contiguous()
 
 
-def check_kernel_matrix(name: str, S: Tensor) -> None:
+def _check_kernel_matrix(name: str, S: Tensor) -> None:
     """Raise `DataError` unless S (n, n) is symmetric, positive semi-definite and not constant."""
     largest = float(S.abs().max())
     if S.shape[0] != S.shape[1]:
@@ -142,7 +142,7 @@ class Source:
             DataError: the table or matrix cannot be used.
             ConfigError: the kernel cannot.
         """
-        x = as_matrix(name, value, device)
+        x = _as_matrix(name, value, device)
         if isinstance(choice, str) and choice != "precomputed":
             raise ConfigError(
                 f"kernel of {name} must be a GPyTorch kernel, 'precomputed' or None, got {choice!r}"
@@ -157,13 +157,13 @@ class Source:
                 raise DataError(f"{name}: is constant, every scan has the same values")
             std = torch.where(constant, 1.0, std)
             table = (x - mean) / std
-            kernel = default_kernel(x.shape[1]) if choice is None else copy.deepcopy(choice)
+            kernel = _default_kernel(x.shape[1]) if choice is None else copy.deepcopy(choice)
             if not isinstance(kernel, gpytorch.kernels.Kernel):
                 raise ConfigError(f"kernel of {name} must be a GPyTorch kernel, got {type(kernel).__name__}")
             kernel = kernel.to(device=device, dtype=torch.float64).eval()
             S = kernel(table).to_dense()
             S = (S + S.mT) / 2
-        check_kernel_matrix(name, S)
+        _check_kernel_matrix(name, S)
         scale = float(S.diagonal().mean()) if normalise else 1.0
         source = cls(name, kernel, choice is not None, table, mean, std, scale)
         S = S / scale
@@ -183,15 +183,15 @@ class Source:
                     f"{self.name}: is precomputed; give the kernel of new with training scans (m, n) and the "
                     "kernel of each new scan with itself (m,) as a pair"
                 )
-            cross = as_matrix(self.name, value[0], device)
-            own = as_matrix(self.name, np.asarray(value[1])[:, None], device)[:, 0]
+            cross = _as_matrix(self.name, value[0], device)
+            own = _as_matrix(self.name, np.asarray(value[1])[:, None], device)[:, 0]
             if cross.shape != (len(own), n):
                 raise DataError(
                     f"{self.name}: the kernel of new with training scans must have shape ({len(own)}, {n}), "
                     f"has {tuple(cross.shape)}"
                 )
             return cross / self.scale, own / self.scale
-        x = as_matrix(self.name, value, device)
+        x = _as_matrix(self.name, value, device)
         if x.shape[1] != len(self.mean):
             raise DataError(f"{self.name}: has {x.shape[1]} features, was fitted with {len(self.mean)}")
         x = (x - self.mean) / self.std
@@ -199,7 +199,7 @@ class Source:
         return self.kernel(x, self.x).to_dense() / self.scale, own / self.scale
 
 
-def default_kernel(width: int) -> gpytorch.kernels.Kernel:
+def _default_kernel(width: int) -> gpytorch.kernels.Kernel:
     """exp(-‖x - x'‖² / (2D)) of D standardised features, the start of `ich_mil.gp`."""
     kernel = gpytorch.kernels.RBFKernel()
     kernel.lengthscale = width**0.5

@@ -51,7 +51,7 @@ class Scaling(NamedTuple):
         return x[:, kept].sub_(self.mean[kept]).div_(self.deviation[kept])
 
 
-def scaling_of(x: Tensor, names: tuple[str, ...] | None, m: int) -> Scaling:
+def _scaling_of(x: Tensor, names: tuple[str, ...] | None, m: int) -> Scaling:
     """Mean and deviation of each column.
 
     Raises:
@@ -72,7 +72,7 @@ def scaling_of(x: Tensor, names: tuple[str, ...] | None, m: int) -> Scaling:
     return Scaling(mean, deviation, names)
 
 
-def check_lists(X: Sequence[Values], bags: Sequence[Values], known: Sequence[Scaling] | None) -> None:
+def _check_lists(X: Sequence[Values], bags: Sequence[Values], known: Sequence[Scaling] | None) -> None:
     """Raise `DataError` unless X and bags are lists of equal length, and of that of the fit."""
     for name, values in (("X", X), ("bags", bags)):
         if not isinstance(values, list | tuple):
@@ -88,7 +88,7 @@ def check_lists(X: Sequence[Values], bags: Sequence[Values], known: Sequence[Sca
         )
 
 
-def features_of(x: Values, m: int, known: Scaling | None) -> Tensor:
+def _features_of(x: Values, m: int, known: Scaling | None) -> Tensor:
     """Features (N, D) of modality m in float64.
 
     Raises:
@@ -116,7 +116,7 @@ def features_of(x: Values, m: int, known: Scaling | None) -> Tensor:
     return torch.from_numpy(table)
 
 
-def number_bags(X: Sequence[Tensor], bags: Sequence[Values]) -> tuple[np.ndarray, list[Tensor]]:
+def _number_bags(X: Sequence[Tensor], bags: Sequence[Values]) -> tuple[np.ndarray, list[Tensor]]:
     """Bags of all modalities numbered in the order of `np.unique`.
 
     Returns:
@@ -206,14 +206,14 @@ def rows_of(
     Returns:
         Standardised instances of each modality, their standardisation, and the ids (B,) of the bags.
     """
-    check_lists(X, bags, known)
-    tables = [features_of(x, m, known[m] if known else None) for m, x in enumerate(X)]
-    names, numbers = number_bags(tables, bags)
+    _check_lists(X, bags, known)
+    tables = [_features_of(x, m, known[m] if known else None) for m, x in enumerate(X)]
+    names, numbers = _number_bags(tables, bags)
     scalings = list(known or ())
     if known is None:
         for m, (x, table) in enumerate(zip(X, tables, strict=True)):
             if len(table) == 0:
                 raise DataError(f"modality {m}: no bag has it; leave it out of X and bags")
-            scalings.append(scaling_of(table, column_names(x), m))
+            scalings.append(_scaling_of(table, column_names(x), m))
     rows = [Rows(s.apply(t), n) for s, t, n in zip(scalings, tables, numbers, strict=True)]
     return rows, scalings, names

@@ -109,7 +109,7 @@ def scan_draws(
     Raises:
         DataError: features that cannot be used, with the id of the scan.
     """
-    check_slices(features, model.scalings_[0])
+    _check_slices(features, model.scalings_[0])
     posterior = model.posterior_.thinned(samples)
     alpha = posterior.outer[:, :1]  # (L, 1)
     rows, _, _ = rows_of(*modalities.bags(features), model.scalings_)
@@ -138,7 +138,7 @@ def scan_draws(
         yield ScanDraws(yes - no, drawn.score, delta * effect, extras)
 
 
-def check_slices(features: FeatureSet, scaling: Scaling) -> None:
+def _check_slices(features: FeatureSet, scaling: Scaling) -> None:
     """Raise `DataError` for slices of another width, or far beyond the training slices."""
     if features.x.shape[1] != len(scaling.mean):
         raise DataError(f"the head takes {len(scaling.mean)} features a slice, got {features.x.shape[1]}")

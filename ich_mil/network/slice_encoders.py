@@ -37,7 +37,7 @@ def _block(convolution: nn.Conv2d) -> nn.Sequential:
     return nn.Sequential(convolution, nn.ReLU(), nn.BatchNorm2d(convolution.out_channels), nn.MaxPool2d(2))
 
 
-class Standardise(nn.Module):
+class _Standardise(nn.Module):
     """Standardise pictures in [0, 1] per channel, with the mean and deviation of the pretraining data."""
 
     mean: Tensor
@@ -96,7 +96,7 @@ def _whole(settings: EncoderSettings) -> nn.Sequential:
         raise ModelError(
             f"encoder {settings.name!r} cannot be built for {settings.size} pixels ({error})"
         ) from error
-    standardise = Standardise(about.mean, about.std, channels)
+    standardise = _Standardise(about.mean, about.std, channels)
     encoder = _blocks(model, standardise)
     side = settings.size if fixed else about.input_size[-1]
     try:
@@ -115,7 +115,7 @@ def _whole(settings: EncoderSettings) -> nn.Sequential:
 
 
 class _LastMap(nn.Module):
-    def __init__(self, model: nn.Module, standardise: Standardise) -> None:
+    def __init__(self, model: nn.Module, standardise: _Standardise) -> None:
         super().__init__()
         self.model: Any = model
         self.standardise = standardise
@@ -128,7 +128,7 @@ class _LastMap(nn.Module):
         return maps
 
 
-def _blocks(model: nn.Module, standardise: Standardise) -> nn.Sequential:
+def _blocks(model: nn.Module, standardise: _Standardise) -> nn.Sequential:
     """Blocks of a timm model up to its last map: its modules in order, with `nn.Sequential`s unpacked."""
     blocks: list[nn.Module] = []
     for name, child in model.named_children():

@@ -89,11 +89,11 @@ def slice_pictures(hu: np.ndarray) -> dict[str, list[str]]:
         pictures: list[list[str]] = []
         left = BUDGET
         for of_slice in windowed:
-            files = [jpeg(_shrunk(picture, side)) for picture in of_slice]
+            files = [_jpeg(_shrunk(picture, side)) for picture in of_slice]
             left -= sum(map(len, files))
             if left < 0 and side != SIDES[-1]:
                 break
-            pictures.append([data_uri(file, "jpeg") for file in files])
+            pictures.append([_data_uri(file, "jpeg") for file in files])
         else:
             break
     return {name: [one[c] for one in pictures] for c, name in enumerate(WINDOWS)}
@@ -111,11 +111,11 @@ def overlay(maps: ScanMaps, of: str, shape: tuple[int, int]) -> Overlay:
     top = float(clean.max(initial=0.0))
     shades = EVIDENCE if of == "mean" else UNCERTAINTY
     pictures = {
-        int(place): data_uri(_coloured(values / top if top > 0 else values, shades), "png")
+        int(place): _data_uri(_coloured(values / top if top > 0 else values, shades), "png")
         for place, values in zip(maps.slices, clean, strict=True)
     }
     ramp = np.repeat(np.linspace(0, 1, LEVELS)[None], 12, axis=0)
-    return Overlay(pictures, top, data_uri(_coloured(ramp, shades), "png"))
+    return Overlay(pictures, top, _data_uri(_coloured(ramp, shades), "png"))
 
 
 def overview(hu: np.ndarray, box: HeadBox, spacing_mm: tuple[float, float, float]) -> dict[str, str]:
@@ -140,16 +140,16 @@ def overview(hu: np.ndarray, box: HeadBox, spacing_mm: tuple[float, float, float
         height = max(1, round(len(section) * spacing_mm[0] / across_mm))
         scale = min(1.0, OVERVIEW_SIDE / max(height, image.width))
         size = (max(1, round(scale * image.width)), max(1, round(scale * height)))
-        pictures[name] = data_uri(jpeg(image.resize(size, Image.Resampling.BICUBIC)), "jpeg")
+        pictures[name] = _data_uri(_jpeg(image.resize(size, Image.Resampling.BICUBIC)), "jpeg")
     return pictures
 
 
-def data_uri(file: bytes, kind: str) -> str:
+def _data_uri(file: bytes, kind: str) -> str:
     """Base64 `data:` URI of a picture file; `kind` is the subtype of its MIME type."""
     return f"data:image/{kind};base64,{base64.b64encode(file).decode('ascii')}"
 
 
-def jpeg(picture: Image.Image) -> bytes:
+def _jpeg(picture: Image.Image) -> bytes:
     """Encode a grey picture as JPEG."""
     buffer = io.BytesIO()
     picture.save(buffer, "JPEG", quality=QUALITY, optimize=True)

@@ -23,7 +23,7 @@ CHARACTER = 7.6
 """Width of a character in the label of a run."""
 
 
-class Column(NamedTuple):
+class _Column(NamedTuple):
     """One slice: left edge x, distance to the next, y of the probability and of the ends of its interval."""
 
     slice: int
@@ -38,7 +38,7 @@ class Column(NamedTuple):
     text: str
 
 
-class Bracket(NamedTuple):
+class _Bracket(NamedTuple):
     """A run of positive slices, from `left` to `right`; `name` is empty where its text does not fit."""
 
     left: float
@@ -49,8 +49,8 @@ class Bracket(NamedTuple):
 class Strip(NamedTuple):
     """Coordinates of the strip: y of `THRESHOLD`, ticks (x, slice number), and gaps (x, text)."""
 
-    columns: list[Column]
-    brackets: list[Bracket]
+    columns: list[_Column]
+    brackets: list[_Bracket]
     ticks: list[tuple[float, int]]
     gaps: list[tuple[float, str]]
     threshold: float
@@ -68,7 +68,7 @@ def make_strip(scan: ScanPrediction, mapped: Collection[int] = ()) -> Strip:
         text += f"95 % interval {percent(low)} to {percent(high)}"
         ends = (height_of(slice_.probability), height_of(high), height_of(low))
         marks = (slice_.probability >= THRESHOLD, slice_.slice in mapped, slice_.label == 1)
-        columns.append(Column(slice_.slice, LEFT + slice_.slice * width, width, *ends, *marks, text))
+        columns.append(_Column(slice_.slice, LEFT + slice_.slice * width, width, *ends, *marks, text))
     step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, n) if n <= TICKS * step or step == n)
     marked = [1, *(k for k in range(step, n + 1, step) if k > max(1, step / 2))]
     ticks = [(LEFT + (k - 0.5) * width, k) for k in marked]
@@ -102,8 +102,8 @@ def _gaps(scan: ScanPrediction) -> list[tuple[int, str]]:
     ]
 
 
-def _brackets(scan: ScanPrediction, width: float) -> list[Bracket]:
-    brackets: list[Bracket] = []
+def _brackets(scan: ScanPrediction, width: float) -> list[_Bracket]:
+    brackets: list[_Bracket] = []
     taken = 0.0  # right end of the last label
     for run in scan.runs:
         left, right = LEFT + run.first * width, LEFT + (run.last + 1) * width
@@ -114,5 +114,5 @@ def _brackets(scan: ScanPrediction, width: float) -> list[Bracket]:
             name = ""
         else:
             taken = middle + half
-        brackets.append(Bracket(left, right, name))
+        brackets.append(_Bracket(left, right, name))
     return brackets

@@ -22,10 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from filelock import FileLock, Timeout
-
 from ich_mil.errors import DataError, ProcessError
-from ich_mil.files import digest, write_json
+from ich_mil.files import digest, locked, write_json
 from ich_mil.serve.judging import run_in_child
 
 LOG = logging.getLogger("ich_mil.serve")
@@ -59,7 +57,7 @@ class Source(Protocol):
 
 
 @dataclass
-class State:
+class _State:
     """Content of `state.json`."""
 
     status: str = ""  # 'judged', after the delivery of the results 'done'; or 'failed'; '' for a new study
@@ -100,7 +98,7 @@ class Worker:
                     continue
                 label, home = study.key, self._out / study.key
                 home.mkdir(exist_ok=True)
-                with FileLock(home / ".lock", timeout=0):
+                with locked(home / ".lock"):
                     self._finish(study, home)
                 self._source.settle(name)
                 self._pauses.pop(name, None)
@@ -115,7 +113,7 @@ class Worker:
         _, pause, logged = self._pauses.get(name, (0.0, FIRST_PAUSE / 2, ""))
         cause = error.__cause__ if isinstance(error, DataError) else error
         reason = getattr(cause, "strerror", None) or (str(cause) if isinstance(cause, OSError) else "error")
-        if reason != logged and not isinstance(error, Timeout):  # Timeout: another worker has the study
+        if reason != logged and not isinstance(error, BlockingIOError):  # another worker has the study
             LOG.error("%s: %s; to be tried again", label, reason)
         pause = min(2 * pause, LONGEST_PAUSE)
         self._pauses[name] = time.monotonic() + pause, pause, reason
@@ -123,7 +121,7 @@ class Worker:
     def _finish(self, study: Study, home: Path) -> None:
         """Judge a study if its files are new, and deliver its results if they are not delivered yet."""
         file, work = home / "state.json", home / ".work"
-        state = State(**json.loads(file.read_bytes())) if file.exists() else State()
+        state = _State(**json.loads(file.read_bytes())) if file.exists() else _State()
         if state.status == "judged" and not (home / state.digest).is_dir():
             state.status = ""
         if not state.status or state.signature != study.signature:
@@ -141,7 +139,7 @@ class Worker:
             state.status = "done"
             write_json(file, asdict(state))
 
-    def _update(self, study: Study, home: Path, state: State, work: Path) -> None:
+    def _update(self, study: Study, home: Path, state: _State, work: Path) -> None:
         """Judge the files of a study unless they are known. Sets `state`, and creates the result folder."""
         if shutil.disk_usage(home).free < LEAST_FREE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

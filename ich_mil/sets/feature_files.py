@@ -29,7 +29,7 @@ from ich_mil.sets.labels import UNKNOWN, name_some, read_label_csv, read_table
 LABELS = "labels.csv"
 PER_BAG = ("bag_label", "patient", "bag_cnn_probability")
 PER_INSTANCE = ("instance_name", "instance_label")
-COLUMNS = ("features", "bag_name", *PER_BAG, *PER_INSTANCE)
+FEATURE_COLUMNS = ("features", "bag_name", *PER_BAG, *PER_INSTANCE)
 """Our names of columns and arrays; in a table, `features` is the start of the names of the features."""
 
 Arrays = dict[str, np.ndarray]
@@ -41,10 +41,10 @@ def read_rows(path: Path, columns: Mapping[str, str]) -> Rows:
 
     Args:
         path: file or folder.
-        columns: name in the file of each of `COLUMNS` that is called otherwise there.
+        columns: name in the file of each of `FEATURE_COLUMNS` that is called otherwise there.
 
     Returns:
-        Columns of `COLUMNS` that exist, labels and probabilities as numbers; and features (N, D) float32.
+        `FEATURE_COLUMNS` that exist, labels and probabilities as numbers; and features (N, D) float32.
 
     Raises:
         DataError: an unknown, damaged or incomplete file; a value that is missing or out of range.
@@ -52,7 +52,7 @@ def read_rows(path: Path, columns: Mapping[str, str]) -> Rows:
     if path.is_dir():
         table, x = _folder_rows(path, columns)
     else:
-        content, names = _content(path), {name: columns.get(name, name) for name in COLUMNS}
+        content, names = _content(path), {name: columns.get(name, name) for name in FEATURE_COLUMNS}
         if isinstance(content, pd.DataFrame):
             table, x = _table_rows(content, path, names, columns.get("features", "feature_"))
         else:

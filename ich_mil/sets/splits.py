@@ -19,7 +19,7 @@ from ich_mil.files import digest, write_csv
 from ich_mil.sets.labels import UNKNOWN, binary, name_some, read_label_csv
 
 SPLITS = ("train", "validation", "test")
-COLUMNS = ["scan", "patient", "label", "split", "content"]
+SPLIT_COLUMNS = ["scan", "patient", "label", "split", "content"]
 """Columns of `splits.csv`; `content` is a digest of the slices (`content_of`)."""
 
 AND = " = "
@@ -65,7 +65,7 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
     is indexed by scan id and has columns `patient`, `label`, `content`, and optionally `slices`, the number.
 
     Returns:
-        A table with columns `COLUMNS`, in the order of `scans`.
+        A table with columns `SPLIT_COLUMNS`, in the order of `scans`.
 
     Raises:
         DataError: a scan has no label, or a label has too few patients to be in every split.
@@ -97,7 +97,7 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
                 split.update(dict.fromkeys(part[:size], name))
                 part = part[size:]
     table = scans.rename_axis("scan").reset_index()
-    return table.assign(split=table.patient.map(split))[COLUMNS]
+    return table.assign(split=table.patient.map(split))[SPLIT_COLUMNS]
 
 
 def read_scan_list(path: Path) -> pd.DataFrame:
@@ -122,7 +122,7 @@ def read_splits(path: Path, scans: pd.DataFrame) -> pd.DataFrame:
         )
     table = table.join(scans[["patient", "label", "content"]], on="scan")
     check_splits(table, str(path))
-    return table[COLUMNS]
+    return table[SPLIT_COLUMNS]
 
 
 def check_splits(table: pd.DataFrame, source: str) -> None:
@@ -190,7 +190,7 @@ def write_splits(table: pd.DataFrame, path: Path) -> None:
 
 def load_splits(path: Path) -> pd.DataFrame:
     """Read a split written by `write_splits`. `DataError` as in `check_splits`."""
-    table = read_label_csv(path, COLUMNS)
+    table = read_label_csv(path, SPLIT_COLUMNS)
     table = table.assign(label=binary(table.label, path)).reset_index(drop=True)
     check_splits(table, str(path))
     return table

@@ -94,7 +94,7 @@ class PreparedSet:
         return {str(scan): rows for scan, rows in self.table.groupby("scan").groups.items()}
 
     def part_of(self, scan: str) -> "PreparedSet":
-        """The set on disk that contains a scan: this set (`JoinedSet` overrides this)."""
+        """The set on disk that contains a scan: this set (`_JoinedSet` overrides this)."""
         return self
 
     def hu(self, scan: str) -> np.ndarray:
@@ -165,7 +165,7 @@ def _no_set(folder: Path, error: Exception) -> DataError:
 
 
 @dataclass(frozen=True)
-class JoinedSet(PreparedSet):
+class _JoinedSet(PreparedSet):
     """Prepared sets read as one; `folder` is the parent folder and `root` the root of the first set.
 
     Patients are matched across sets by the key of the PatientID and by pixels: scans that share a
@@ -226,4 +226,4 @@ def joined(sets: Sequence[PreparedSet]) -> PreparedSet:
                 )
             first |= dict.fromkeys(names, part)
     fingerprint = digest(*(part.fingerprint.encode() for part in sets))
-    return JoinedSet(sets[0].folder.parent, sets[0].root, fingerprint, tuple(sets))
+    return _JoinedSet(sets[0].folder.parent, sets[0].root, fingerprint, tuple(sets))

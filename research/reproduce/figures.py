@@ -7,18 +7,8 @@ import numpy as np
 import pandas as pd
 
 from ich_mil.evaluate.sample import CALIBRATION_BINS
-from ich_mil.pages.canvas import (
-    BLUE,
-    GREEN,
-    GREY,
-    ROW,
-    STYLES,
-    VERMILION,
-    add_legend,
-    new_figure,
-    own_style,
-    to_png,
-)
+from ich_mil.pages.canvas import GREY, VERMILION, own_style
+from research.reproduce.canvas import BLUE, GREEN, ROW, STYLES, add_legend, new_figure, to_png
 
 LEAST_SPAN = 0.02
 """Minimum span of the AUC axis, so that small differences look small."""

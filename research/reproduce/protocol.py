@@ -9,8 +9,9 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ich_mil.errors import ConfigError
-from ich_mil.files import file_stem, settings_digest
+from ich_mil.files import settings_digest
 from ich_mil.gp.settings import HeadSettings
+from research.reproduce.file_names import file_stem
 
 PROTOCOLS = Path(__file__).parents[1] / "protocols"
 """Folder of the protocols that can be given by name."""

@@ -9,10 +9,11 @@ import pandas as pd
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.scores import Scores
-from ich_mil.files import file_stem, write_bytes, write_csv
+from ich_mil.files import write_bytes, write_csv
 from ich_mil.sets.features import FeatureSet
 from ich_mil.sets.labels import name_some
 from ich_mil.sets.layouts.cq500 import read_cq500_findings
+from research.reproduce.file_names import file_stem
 from research.reproduce.protocol import ProtocolConfig
 
 

@@ -22,11 +22,12 @@ from ich_mil import __version__
 from ich_mil.errors import DataError, named
 from ich_mil.evaluate.baselines import CnnSigmoid, position_scan, position_score
 from ich_mil.evaluate.scores import Scores, known_or_none
-from ich_mil.files import digest, file_stem, whole_file
+from ich_mil.files import digest, whole_file
 from ich_mil.gp.predict import predict
 from ich_mil.model.model import bags_of
 from ich_mil.network.training.fit_head import fit_to
 from ich_mil.sets.features import FeatureSet
+from research.reproduce.file_names import file_stem
 from research.reproduce.protocol import ProtocolConfig
 from research.reproduce.statistics.feature_baselines import How, attention_mil, hold_out, pooled_logistic
 from research.reproduce.tasks import Task

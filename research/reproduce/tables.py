@@ -10,9 +10,10 @@ from ich_mil import __version__
 from ich_mil.evaluate.metrics import INSIDE, SCAN, SLICE
 from ich_mil.evaluate.model_metrics import measure
 from ich_mil.evaluate.scores import Scores
-from ich_mil.files import file_stem, write_bytes, write_csv
+from ich_mil.files import write_bytes, write_csv
 from ich_mil.sets.features import FeatureSet
 from research.reproduce.figures import auc_and_time, metric_rows
+from research.reproduce.file_names import file_stem
 from research.reproduce.page import Section, spread
 from research.reproduce.protocol import BenchmarkSet, ProtocolConfig
 from research.reproduce.published import beside
@@ -42,15 +43,7 @@ def metrics_over_seeds(
 
     `runs` are the scores with each seed. `note` says why a number is missing.
     """
-    rows = measure(
-        runs,
-        labels=bags.labels.numpy(),
-        patients=bags.patients,
-        offsets=bags.offsets.numpy(),
-        slice_labels=bags.slice_labels.numpy(),
-        seed=seed,
-        resamples=resamples,
-    )
+    rows = measure(runs, bags, seed=seed, resamples=resamples)
     for row in rows:
         values = row["values"]
         std = values.std(ddof=1) if len(runs) > 1 else np.nan

@@ -29,7 +29,7 @@ from ich_mil.progress import say
 from ich_mil.sets.features import FeatureSet, read_feature_table
 from ich_mil.sets.labels import UNKNOWN
 from ich_mil.sets.splits import (
-    COLUMNS,
+    SPLIT_COLUMNS,
     check_splits,
     check_unseen,
     draw_splits,
@@ -191,7 +191,7 @@ def clean_list(
         seed: seed of that draw.
 
     Returns:
-        The split, with columns `COLUMNS`; and the scans left out, with columns `LEFT_OUT`.
+        The split, with columns `SPLIT_COLUMNS`; and the scans left out, with columns `LEFT_OUT`.
     """
     table = read_scan_list(path)
     left_out: list[pd.DataFrame] = []
@@ -214,6 +214,6 @@ def clean_list(
         learn = table[table.split == "train"].set_index("scan")[["patient", "label", "content"]]
         drawn = draw_splits(learn, validation=validation, test=0.0, seed=seed)
         table = pd.concat([drawn, table[table.split != "train"]])
-    table = table[COLUMNS].reset_index(drop=True)
+    table = table[SPLIT_COLUMNS].reset_index(drop=True)
     check_splits(table, str(path))
     return table, pd.concat(left_out, ignore_index=True)[LEFT_OUT]

@@ -1,13 +1,16 @@
 """Result table: values against the metrics, intervals by patient, blocks and notes of the printed table."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import patient_bootstrap, proportion_interval
 from ich_mil.evaluate.metrics import INSIDE, METRICS, SCAN, SLICE, auc_inside, measured, metrics_of
 from ich_mil.evaluate.result_table import (
-    COLUMNS,
+    METRIC_COLUMNS,
     evaluate,
     format_table,
     format_value,
@@ -15,6 +18,7 @@ from ich_mil.evaluate.result_table import (
     table_notes,
 )
 from ich_mil.evaluate.scores import Scores
+from ich_mil.sets.features import bare_features
 
 
 @pytest.fixture
@@ -40,7 +44,14 @@ def model(truth):
 
 
 def made(models, truth, *, seed=0, resamples=50, **changes):
-    return evaluate(models, **truth | changes, seed=seed, resamples=resamples)
+    known = truth | changes
+    sizes, n = np.diff(known["offsets"]), int(known["offsets"][-1])
+    names = [str(number) for number in range(n)]
+    features = bare_features(np.zeros((n, 1)), sizes, names[: len(sizes)], known["labels"], names)
+    if (slice_labels := known.get("slice_labels")) is not None:
+        features = replace(features, slice_labels=torch.tensor(slice_labels))
+    features = replace(features, patients=known["patients"])
+    return evaluate(models, features, seed=seed, resamples=resamples)
 
 
 def row_of(frame, model, level, metric):
@@ -50,7 +61,7 @@ def row_of(frame, model, level, metric):
 
 def test_values_and_intervals_by_patient(truth, model):
     frame = made([model], truth, resamples=200)
-    assert list(frame.columns) == COLUMNS
+    assert list(frame.columns) == METRIC_COLUMNS
     labels, slice_labels = truth["labels"], truth["slice_labels"]
     bags = np.repeat(np.arange(40), np.diff(truth["offsets"]))
     scans, aucs = auc_inside(slice_labels, model.slice, bags)

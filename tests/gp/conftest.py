@@ -6,7 +6,7 @@ import pytest
 
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
-from ich_mil.gp.settings import PRESETS, HeadSettings
+from ich_mil.gp.settings import VARIANTS, HeadSettings
 from tests.gp.synthetic import scans
 
 
@@ -29,6 +29,6 @@ def preset(monkeypatch):
     """Change constants of a preset for one test."""
 
     def change(name="default", **values):
-        monkeypatch.setitem(PRESETS, name, replace(PRESETS[name], **values))
+        monkeypatch.setitem(VARIANTS, name, replace(VARIANTS[name], **values))
 
     return change

@@ -17,7 +17,7 @@ from ich_mil.gp.inference import projection
 from ich_mil.gp.inference.weights import Weights
 from ich_mil.gp.observations.densities import Gamma, GammaLogisticTail, LogDensity, Logistic
 from ich_mil.gp.predict import mean_logits
-from ich_mil.gp.settings import PRESETS, HeadSettings
+from ich_mil.gp.settings import VARIANTS, HeadSettings
 from ich_mil.kernels.leave_one_out import Turns
 from tests.gp.observations.test_vgpmil import close, textbook
 from tests.gp.synthetic import scans
@@ -283,7 +283,7 @@ def test_presets_of_the_paper_and_its_code():
     assert not public.logistic_tail
     # a choice beside the preset wins
     chosen = {"rule": "top_3", "variance": 2.0, "bias": 1.0}
-    assert HeadSettings(preset="paper", **chosen).variant == replace(PRESETS["paper"], **chosen)
+    assert HeadSettings(preset="paper", **chosen).variant == replace(VARIANTS["paper"], **chosen)
 
 
 def test_the_paper_preset_equals_the_textbook(preset):

@@ -28,7 +28,7 @@ from ich_mil.network.attention_cnn import AttentionCnn
 from ich_mil.network.frozen import save_cnn
 from ich_mil.network.settings import CnnSettings, EncoderSettings
 from ich_mil.network.training.set_settings import SetSettings
-from ich_mil.sets.splits import COLUMNS, write_splits
+from ich_mil.sets.splits import SPLIT_COLUMNS, write_splits
 
 pytestmark = pytest.mark.timeout(60)  # a pipe that is opened never ends
 
@@ -55,7 +55,7 @@ def whole(tmp_path_factory):
     }
     write_json(folder / "run.json", about)
     write_splits(
-        pd.DataFrame([["s", "p", 0, "train", "c"], ["t", "q", 1, "train", "d"]], columns=COLUMNS),
+        pd.DataFrame([["s", "p", 0, "train", "c"], ["t", "q", 1, "train", "d"]], columns=SPLIT_COLUMNS),
         folder / "splits.csv",
     )
     CnnSigmoid(1.0, 0.0).save(folder / "cnn_sigmoid.json")

@@ -171,7 +171,7 @@ class _Trace:
         )
 
 
-def scan_logits(mu: Tensor, variance: Tensor, watched: Watched, limits: Limits) -> Tensor:
+def _scan_logits(mu: Tensor, variance: Tensor, watched: Watched, limits: Limits) -> Tensor:
     """Scan logits (R, B): the scan rule applied to the slice logits of E p(f) (`mean_logit`)."""
     logits = mean_logit(mu, variance, limits.link)
     if watched.turns is not None:
@@ -232,7 +232,7 @@ def ascend(
             moments = (mu, variance)
             if judges is watched:
                 moments = judges.projection.moments(weights.mean, weights.root)
-            figures.append(scan_logits(*moments, judges, limits))
+            figures.append(_scan_logits(*moments, judges, limits))
         # The only host-device synchronisation of a sweep.
         host = torch.cat(figures, 1).cpu()  # (R, 3 + B)
         losses: list[float] | list[None] = [None] * len(alive)

@@ -127,7 +127,7 @@ def draw_weights(pull: Tensor, root: Tensor, generator: torch.Generator) -> tupl
     return mean + noise @ root, mean
 
 
-def near_gaussian(projection: Projection, labels: Tensor, bags: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
+def _near_gaussian(projection: Projection, labels: Tensor, bags: Tensor, S: Tensor) -> tuple[Tensor, Tensor]:
     """Laplace approximation of the posterior of w: a Gaussian at the mode, with the curvature there.
 
     The sampler is valid for any Gaussian, so the approximation need not be exact.
@@ -267,7 +267,7 @@ def sample_posterior(
 
     root = Weights.solve(*projection.gram(like.new_ones(1, n), like.new_zeros(1, n))).root[0]
     S = root.mT @ root  # A⁻¹
-    mode, W = near_gaussian(projection, labels, turns.bags, S)
+    mode, W = _near_gaussian(projection, labels, turns.bags, S)
     W = WIDER * W
     mode_mu = projection.push(mode)
 

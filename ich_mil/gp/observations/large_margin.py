@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from ich_mil.gp.observations.densities import Logistic
-from ich_mil.gp.settings import PRESETS
+from ich_mil.gp.settings import VARIANTS
 from ich_mil.kernels.leave_one_out import Turns, gauss_seidel
 from ich_mil.kernels.segments import bag_sum
 
@@ -60,7 +60,7 @@ class MarginObservation:
         *,
         c: float = C,
         v: float = V,
-        log_h: float = PRESETS["default"].log_h,
+        log_h: float = VARIANTS["default"].log_h,
     ) -> None:
         """Initialise π and τ.
 

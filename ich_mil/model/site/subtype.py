@@ -45,7 +45,7 @@ Fold = tuple[np.ndarray, np.ndarray]
 SAMPLER: Mapping[str, Any] = {"chains": 4, "burn_in": 300, "draws": 300}
 
 
-def embed(views: Views) -> dict[str, np.ndarray]:
+def _embed(views: Views) -> dict[str, np.ndarray]:
     """Mean and maximum over slices of the features of each network: name -> (B, 2D)."""
     return {f"network {k}": _mean_and_max(one) for k, one in enumerate(views.members)}
 
@@ -69,7 +69,7 @@ def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path) -> None:
     views = trained.predicted_features(folder)
     table = _read_kinds(kinds, set(views.features.scans))
     chosen = views.select(list(table.index))
-    sources = embed(chosen)
+    sources = _embed(chosen)
     with alone(out, doing="writing"):
         if (out / DESCRIPTION).exists():
             raise ConfigError(f"{out}: holds kinds already; choose another --out")
@@ -169,7 +169,7 @@ class Kinds:
 
     def predict(self, views: Views) -> tuple[KindResult, ...]:
         """Probability of each kind for one scan."""
-        sources, kinds = embed(views), []
+        sources, kinds = _embed(views), []
         for name, model in self.models.items():
             mean, std = model.predict_proba(sources, return_std=True)
             about = (*_leading_source(model), self.held_out_auc[name])

@@ -218,16 +218,7 @@ def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> Evaluation:
     with named(one.source):
         predictions, explained = model.explain(one.views)
     rows = score_rows(model, one.features, predictions)
-    features = one.features
-    table = evaluate(
-        rows,
-        labels=features.labels.numpy(),
-        patients=features.patients,
-        offsets=features.offsets.numpy(),
-        slice_labels=features.slice_labels.numpy(),
-        seed=model.seed,
-        resamples=model.bootstrap,
-    )
+    table = evaluate(rows, one.features, seed=model.seed, resamples=model.bootstrap)
     results = make_results(
         one.features,
         predictions,

@@ -106,11 +106,11 @@ def _fill(
         write_csv(path, pd.DataFrame(rows))
     table = pd.DataFrame(rows)
     say(f"{len(table)} fits in {path}")
-    say(*summary(table, list(config.grid)).to_string().split("\n"))
+    say(*_summary(table, list(config.grid)).to_string().split("\n"))
     return table
 
 
-def summary(table: pd.DataFrame, names: list[str]) -> pd.DataFrame:
+def _summary(table: pd.DataFrame, names: list[str]) -> pd.DataFrame:
     """Mean and standard deviation of each metric over seeds and folds, one row per cell of the grid."""
     metrics = [
         name

@@ -32,7 +32,7 @@ import yaml
 
 from ich_mil import __version__
 from ich_mil.config import RunConfig
-from ich_mil.errors import ConfigError, DataError, named
+from ich_mil.errors import ConfigError, DataError, check_installed, named
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
 from ich_mil.files import alone, digest, write_json, write_text
@@ -58,7 +58,6 @@ from ich_mil.model.training.training_sets import (
 )
 from ich_mil.network.attention_cnn import AttentionCnn
 from ich_mil.network.frozen import load_cnn, save_cnn, stored_features
-from ich_mil.network.training.fit_cnn import fit_cnn
 from ich_mil.network.training.fit_head import fit_family
 from ich_mil.network.training.loggers import check_logger
 from ich_mil.progress import say
@@ -130,8 +129,8 @@ def check_config(config: RunConfig) -> None:
     """Check the sets and the network before any work is done.
 
     Raises:
-        ConfigError: features and pictures mixed, `out` within a set, no validation scans for a CNN, or a
-            logger that is not installed.
+        ConfigError: features and pictures mixed, `out` within a set, no validation scans for a CNN, or
+            Lightning or the logger is not installed.
         DataError: a set that does not exist.
         ModelError: a CNN that cannot be built.
     """
@@ -139,6 +138,7 @@ def check_config(config: RunConfig) -> None:
     if config.split.file is None:
         _check_stopping(config, bool(config.split.validation))
     if config.train.layout != "features" and not (config.out / "cnn.json").is_file():
+        check_installed("lightning", "train", "training a network")
         AttentionCnn(config.encoder, config.cnn)  # fails here rather than after a long preparation
     config.check_paths()
 
@@ -251,6 +251,8 @@ def _cnn_features(
     if (config.out / "cnn.json").is_file():
         model = load_cnn(config.out)
     else:
+        from ich_mil.network.training.fit_cnn import fit_cnn  # needs the extra `train`
+
         model = fit_cnn(
             prepared,
             splits[~splits.scan.isin(heads_only(config))],

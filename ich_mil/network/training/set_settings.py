@@ -106,9 +106,8 @@ def check_columns(columns: Mapping[str, str], layout: SetLayout) -> None:
     if columns and layout != "features":
         raise ValueError(f"columns is for layout features, not for {layout}; leave it out")
     if columns:
-        from ich_mil.sets.feature_files import COLUMNS  # imports pandas
+        from ich_mil.sets.feature_files import FEATURE_COLUMNS  # imports pandas
     for name in columns:
-        if name not in COLUMNS:
-            raise ValueError(
-                f"columns: {name!r} must be one of {', '.join(COLUMNS)}{did_you_mean(name, COLUMNS)}"
-            )
+        if name not in FEATURE_COLUMNS:
+            near = did_you_mean(name, FEATURE_COLUMNS)
+            raise ValueError(f"columns: {name!r} must be one of {', '.join(FEATURE_COLUMNS)}{near}")

@@ -1,7 +1,7 @@
 """Decoder for one compressed frame of Pixel Data.
 
 The decoder of each transfer syntax is fixed, so that results do not depend on other installed packages:
-pydicom for RLE, pyjpegls for JPEG-LS, GDCM for JPEG, JPEG 2000 and HTJ2K. The size of streams other than RLE
+pydicom for RLE, GDCM for JPEG, JPEG-LS, JPEG 2000 and HTJ2K. The size of streams other than RLE
 is compared with the header before decoding, and their end marker must be present: decoders fill missing data
 with grey.
 
@@ -38,11 +38,10 @@ from ich_mil.study.files.header import SliceHeader
 
 _JPEG = (JPEGLosslessSV1, JPEGLossless, JPEGBaseline8Bit, JPEGExtended12Bit)
 _HTJ2K = {HTJ2KLossless, HTJ2KLosslessRPCL, HTJ2K}
-_GDCM = ("gdcm", "gdcm", "python-gdcm")
 PLUGINS = {
-    **dict.fromkeys(_JPEG, _GDCM),
-    **dict.fromkeys(JPEGLSTransferSyntaxes, ("pyjpegls", "jpeg_ls", "pyjpegls")),
-    **dict.fromkeys(JPEG2000TransferSyntaxes, _GDCM),  # includes HTJ2K
+    **dict.fromkeys(  # those of JPEG 2000 include HTJ2K
+        (*_JPEG, *JPEGLSTransferSyntaxes, *JPEG2000TransferSyntaxes), ("gdcm", "gdcm", "python-gdcm")
+    ),
     RLELossless: ("pydicom", "pydicom", "pydicom"),
 }
 """Transfer syntax -> (pydicom plugin name, required module, package that provides it)."""

@@ -135,7 +135,7 @@ class Elements:
 
     def decimals(self, keyword: str, count: int) -> tuple[float, ...] | None:
         """Value of a numeric element as exactly `count` finite numbers, or None."""
-        return finite_numbers(self.values.get(keyword), count)
+        return _finite_numbers(self.values.get(keyword), count)
 
     def decimal(self, keyword: str) -> float | None:
         """Value of a numeric element with one finite number, or None."""
@@ -163,7 +163,7 @@ def text_of(value: Any) -> str:
     return "\\".join("" if part is None else str(part).strip(_BLANKS) for part in parts)
 
 
-def finite_numbers(value: Any, count: int) -> tuple[float, ...] | None:
+def _finite_numbers(value: Any, count: int) -> tuple[float, ...] | None:
     """Convert the value of an element to exactly `count` finite numbers, or None."""
     try:
         values = [value] if isinstance(value, (int, float, str)) else list(value)

@@ -114,15 +114,7 @@ def main() -> None:
     scores.append(Scores("position only", prevalence, position_score(held.positions.numpy())))
     share = slice_prevalence(held.slice_labels.numpy())
     scores.append(Scores("slice prevalence", None, share, slice_is_probability=True))
-    frame = evaluate(
-        scores,
-        labels=held.labels.numpy(),
-        patients=held.patients,
-        offsets=held.offsets.numpy(),
-        slice_labels=held.slice_labels.numpy(),
-        seed=0,
-        resamples=config.bootstrap,
-    )
+    frame = evaluate(scores, held, seed=0, resamples=config.bootstrap)
     print(f"{machine_name()}; {held.n_scans} scans, {len(held.x)} slices, folds of seed {chosen.seed}")
     print(format_table(frame))
 

@@ -10,7 +10,7 @@ from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
 from ich_mil.gp.observations.densities import Gamma, GammaLogisticTail, Logistic
 from ich_mil.gp.observations.vgpmil import PsiObservation
-from ich_mil.gp.settings import PRESETS, HeadSettings
+from ich_mil.gp.settings import VARIANTS, HeadSettings
 from ich_mil.kernels.leave_one_out import Turns
 from tests.gp.synthetic import close, kl_of_prior, scans
 
@@ -138,14 +138,14 @@ def test_the_bound_of_one_slice_is_the_evidence(log_h):
     # f = 0 is known, π = 1 / (1 + H) the posterior: H(π) + (1 - π) log H = log(1 + H), and log ψ(0) is left
     turns, labels = Turns(torch.tensor([0, 1])), torch.tensor([0])
     H, zero = torch.tensor([log_h], dtype=torch.float64), torch.zeros(1, 1, dtype=torch.float64)
-    seen = PsiObservation([Logistic()], H, labels, turns, PRESETS["default"])
+    seen = PsiObservation([Logistic()], H, labels, turns, VARIANTS["default"])
     assert float(seen.bound(zero, zero)) == pytest.approx(-math.log(2), abs=1e-15 * max(log_h, 1))
 
 
 def test_each_replicate_is_bounded_as_its_density_is():
     turns, labels = Turns(torch.tensor([0, 2, 3])), torch.tensor([1, 0])
     densities = [Logistic(), Gamma(1.0, 2.5), GammaLogisticTail(1.0, 2.5)]
-    three = PsiObservation(densities, torch.ones(3).double(), labels, turns, PRESETS["default"])
+    three = PsiObservation(densities, torch.ones(3).double(), labels, turns, VARIANTS["default"])
     assert three.bounded == [True, False, True]
 
 

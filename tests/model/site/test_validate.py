@@ -11,7 +11,7 @@ import torch
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid, position_score
 from ich_mil.model.site.validate import external_set, score_rows
 from ich_mil.sets.features import read_feature_table
-from ich_mil.sets.splits import COLUMNS, write_splits
+from ich_mil.sets.splits import SPLIT_COLUMNS, write_splits
 from tests.feature_table import write_features
 from tests.runs_for_tests import HEAD, feature_run, refused, run
 
@@ -85,7 +85,7 @@ def test_unknown_values_have_no_rows(model, features):
 
 
 def test_scans_that_name_no_patient_are_reported(tmp_path, capsys):
-    splits = pd.DataFrame([("t", "P9", 0, "train", ""), ("u", "P8", 1, "train", "")], columns=COLUMNS)
+    splits = pd.DataFrame([("t", "P9", 0, "train", ""), ("u", "P8", 1, "train", "")], columns=SPLIT_COLUMNS)
     write_splits(splits, tmp_path / "splits.csv")
     patients = ["a = b", "a = b", "c", "P1", "P2 = e", "P2 = e"]  # e has the slices of one whose files do
     scans = pd.DataFrame({"patient": patients, "label": 0, "content": ""}, index=[*"abcdfe"])

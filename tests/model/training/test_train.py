@@ -17,7 +17,7 @@ from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.gp.calibration import platt
 from ich_mil.model.training import train as module
-from ich_mil.model.training.train import train
+from ich_mil.model.training.train import check_config, train
 from ich_mil.multimodal.settings import RunHeadSettings
 from ich_mil.network.attention_cnn import AttentionCnn
 from ich_mil.network.frozen import extract_features, load_cnn, save_cnn
@@ -81,7 +81,7 @@ def told(monkeypatch):
         told.update(settings, prepared=prepared, splits=splits, out=out)
         raise ReachedError
 
-    monkeypatch.setattr(module, "fit_cnn", stop)
+    monkeypatch.setattr("ich_mil.network.training.fit_cnn.fit_cnn", stop)
     return told
 
 
@@ -135,6 +135,14 @@ def test_a_finished_cnn_is_not_trained_again_and_sees_all_scans(config, told, mo
     wanted = extract_features(load_cnn(config.out), prepared, list(prepared.scans.index))
     assert sorted(features.scans) == sorted(wanted.scans)
     assert torch.equal(features.x, wanted.select(features.scans).x)
+
+
+def test_a_network_needs_the_extra_and_a_table_does_not(config, of_table, told, monkeypatch):
+    monkeypatch.setattr("ich_mil.errors.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"lightning is not installed; pip install 'ich-mil\[train\]'"):
+        train(config, resume=False)
+    assert not config.out.exists()
+    check_config(of_table)
 
 
 def test_only_the_first_rank_fits_a_head(monkeypatch):

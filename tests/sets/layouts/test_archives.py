@@ -69,7 +69,7 @@ def test_decoder_installed_later(study, tmp_path, monkeypatch):
         image = dcmread(study[4])
         image.compress(JPEGLSLossless)
         image.save_as(study[4])
-    monkeypatch.setattr(codec, "find_spec", lambda name: None if name == "jpeg_ls" else find_spec(name))
+    monkeypatch.setattr(codec, "find_spec", lambda name: None if name == "gdcm" else find_spec(name))
     first = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
     assert len(first.table) == len(study) - 1
     assert first.ledger.set_index("file").code[study[4].name] == Code.NO_DECODER

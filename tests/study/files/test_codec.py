@@ -79,15 +79,10 @@ def test_jpeg_segment_beyond_the_stream():
         decoded(bytes(stream), JPEGLosslessSV1)
 
 
-@pytest.mark.parametrize(
-    ("syntax", "package"), [(JPEG2000Lossless, "python-gdcm"), (JPEGLSLossless, "pyjpegls")]
-)
-def test_a_missing_decoder_is_named_by_its_package(syntax, package, monkeypatch):
-    modules = {"python-gdcm": "gdcm", "pyjpegls": "jpeg_ls"}
-    monkeypatch.setattr(
-        codec, "find_spec", lambda name: None if name == modules[package] else find_spec(name)
-    )
-    with pytest.raises(CodecError, match=rf"needs the package {package}: pip install {package}$"):
+@pytest.mark.parametrize("syntax", WITH_END)
+def test_a_missing_decoder_is_named_by_its_package(syntax, monkeypatch):
+    monkeypatch.setattr(codec, "find_spec", lambda name: None if name == "gdcm" else find_spec(name))
+    with pytest.raises(CodecError, match=r"needs the package python-gdcm: pip install python-gdcm$"):
         decoded(b"", syntax)
 
 
