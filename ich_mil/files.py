@@ -6,14 +6,13 @@ or none.
 
 import csv
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -79,17 +78,6 @@ _NO_LOCKS = (errno.ENOLCK, errno.EBADF, errno.EOPNOTSUPP)
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Lock a file until the block or the process ends. `BlockingIOError`: it is locked already."""
-    with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        try:
-            yield
-        finally:
-            fcntl.flock(file, fcntl.LOCK_UN)  # closing leaves the lock to child processes
-
-
-@contextmanager
 def alone(folder: Path, *, doing: str) -> Iterator[None]:
     """Lock a folder for this process; the operating system releases the lock when the process ends.
 
@@ -100,28 +88,32 @@ def alone(folder: Path, *, doing: str) -> Iterator[None]:
     Raises:
         DataError: another process has locked the folder, or it cannot be written.
     """
+    from filelock import FileLock, Timeout  # imports asyncio
+
     path = folder / ".lock"
     created = [each for each in (path, folder, *folder.parents) if not each.exists()]
-    with ExitStack() as lock:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            lock.enter_context(locked(path))
-        except BlockingIOError as error:
-            raise DataError(
-                f"{folder}: another process is {doing} it; wait for that one, or choose another folder"
-            ) from error
-        except OSError as error:
-            reason = error.strerror or error
-            if error.errno not in _NO_LOCKS:
-                raise DataError(f"{folder}: cannot be written ({reason}); choose another folder") from error
-            say(f"{folder}: its file system has no locks ({reason}); run one command at a time on it")
-        try:
-            yield
-        except (Exception, KeyboardInterrupt):
-            with suppress(OSError):  # stop at the first folder that is not empty
-                for each in created:
-                    each.unlink() if each == path else each.rmdir()
-            raise
+    lock = FileLock(path, timeout=0, thread_local=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout as error:
+        raise DataError(
+            f"{folder}: another process is {doing} it; wait for that one, or choose another folder"
+        ) from error
+    except OSError as error:
+        reason = error.strerror or error
+        if error.errno not in _NO_LOCKS:
+            raise DataError(f"{folder}: cannot be written ({reason}); choose another folder") from error
+        say(f"{folder}: its file system has no locks ({reason}); run one command at a time on it")
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        with suppress(OSError):  # stop at the first folder that is not empty
+            for each in created:
+                each.unlink() if each == path else each.rmdir()
+        raise
+    finally:
+        lock.release()
 
 
 def check_apart(out: Path, root: Path) -> None:

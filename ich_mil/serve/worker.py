@@ -22,8 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from filelock import FileLock, Timeout
+
 from ich_mil.errors import DataError, ProcessError
-from ich_mil.files import digest, locked, write_json
+from ich_mil.files import digest, write_json
 from ich_mil.serve.judging import run_in_child
 
 LOG = logging.getLogger("ich_mil.serve")
@@ -98,7 +100,7 @@ class Worker:
                     continue
                 label, home = study.key, self._out / study.key
                 home.mkdir(exist_ok=True)
-                with locked(home / ".lock"):
+                with FileLock(home / ".lock", timeout=0):
                     self._finish(study, home)
                 self._source.settle(name)
                 self._pauses.pop(name, None)
@@ -113,7 +115,7 @@ class Worker:
         _, pause, logged = self._pauses.get(name, (0.0, FIRST_PAUSE / 2, ""))
         cause = error.__cause__ if isinstance(error, DataError) else error
         reason = getattr(cause, "strerror", None) or (str(cause) if isinstance(cause, OSError) else "error")
-        if reason != logged and not isinstance(error, BlockingIOError):  # another worker has the study
+        if reason != logged and not isinstance(error, Timeout):  # Timeout: another worker has the study
             LOG.error("%s: %s; to be tried again", label, reason)
         pause = min(2 * pause, LONGEST_PAUSE)
         self._pauses[name] = time.monotonic() + pause, pause, reason

@@ -10,10 +10,10 @@ from collections import namedtuple
 from itertools import pairwise
 
 import pytest
+from filelock import FileLock
 from pydicom import dcmread
 
 from ich_mil.errors import ModelError, ProcessError
-from ich_mil.files import locked
 from ich_mil.serve import worker as worker_module
 from ich_mil.serve.worker import ATTEMPTS, LONGEST_PAUSE
 from tests.serve.fakes import ct_slice, key, uid, write
@@ -166,7 +166,7 @@ def test_study_of_another_worker_is_left_alone(tmp_path, in_folder, calls, caplo
     home = tmp_path / "out" / key(STUDY)
     home.mkdir(parents=True)
     code = (
-        "import fcntl, sys, time; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_EX);"
+        "import sys, time; from filelock import FileLock; lock = FileLock(sys.argv[1]); lock.acquire();"
         "print('locked', flush=True); time.sleep(1000)"
     )
     other = subprocess.Popen([sys.executable, "-c", code, home / ".lock"], stdout=subprocess.PIPE, text=True)
@@ -202,7 +202,7 @@ def test_work_of_a_killed_worker_is_removed_or_used(tmp_path, in_folder, calls, 
     in_folder().poll()  # its results were deleted before they were delivered
     assert len(calls) == 2
     assert len(results(tmp_path)) == 1
-    with locked(tmp_path / "out" / key(STUDY) / ".lock"):
+    with FileLock(tmp_path / "out" / key(STUDY) / ".lock", timeout=0):
         pass
 
 
