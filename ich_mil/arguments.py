@@ -12,7 +12,7 @@ from ich_mil import __version__
 from ich_mil.errors import ConfigError, check_installed
 
 if TYPE_CHECKING:
-    from ich_mil.multimodal.extras import ExtraSources
+    from ich_mil.heads.extras import ExtraSources
 
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context of a command that takes settings as options, in `typer.Context.args`."""
@@ -114,7 +114,7 @@ def renamed(columns: Sequence[str], layout: Any) -> dict[str, str]:
 
 def extra_sources(requests: Path | None, reports: Path | None, covariates: Path | None) -> "ExtraSources":
     """Files of the inputs beside the slices. `DataError`: no such file."""
-    from ich_mil.multimodal.extras import ExtraSources
+    from ich_mil.heads.extras import ExtraSources
 
     extras = ExtraSources(requests, reports, covariates)
     extras.check_paths()

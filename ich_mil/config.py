@@ -16,9 +16,10 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from ich_mil.errors import ConfigError
+from ich_mil.families import FAMILIES, RunHeadSettings
 from ich_mil.files import check_apart, settings_digest
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.multimodal.settings import MultimodalSettings, RunHeadSettings
+from ich_mil.multimodal.settings import MultimodalSettings
 from ich_mil.network.settings import CnnSettings, EncoderSettings
 from ich_mil.network.training.set_settings import SetSettings
 from ich_mil.network.training.settings import TrainingSettings
@@ -179,8 +180,9 @@ class RunConfig:
             raise ValueError("encoders is for the members of an ensemble; name one network's in encoder")
         if not any(data.networks for data in self.training_sets.values()):
             raise ValueError("networks is false for every set to train on; no network could be trained")
-        if self.head.family != "multimodal" and any(data.has_extras for data in self.sets):
-            raise ValueError("requests, reports and covariates are inputs of head.family multimodal; set it")
+        if not FAMILIES[self.head.family].extras and any(data.has_extras for data in self.sets):
+            takes = " or ".join(name for name, family in FAMILIES.items() if family.extras)
+            raise ValueError(f"requests, reports and covariates are inputs of head.family {takes}; set it")
         if any(data.layout == "features" for data in self.also):
             raise ValueError("also: only sets of pictures can be joined, not layout 'features'")
         if self.external and self.external.slice_labels:
@@ -195,6 +197,11 @@ class RunConfig:
     def sets(self) -> list[SetSettings]:
         """Sets to train on, and the external set if there is one."""
         return [*self.training_sets.values(), *([self.external] if self.external else [])]
+
+    @property
+    def own(self) -> Any:
+        """Further settings of `head.family`, in the section of its name; None for a family without one."""
+        return getattr(self, self.head.family, None)
 
     def member(self, number: int) -> "RunConfig":
         """Configuration of member 0..`members` - 1: its own folder and seeds, the split of member 0."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ich_mil.errors import ModelError
+from ich_mil.files import whole_file
 from ich_mil.settings import build
 
 if TYPE_CHECKING:
@@ -62,11 +63,11 @@ def _finite(text: str) -> float:
     return value
 
 
-def read_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, str]]:
+def read_tensors(path: Path, *, finite: bool = True) -> tuple[dict[str, "Tensor"], dict[str, str]]:
     """Read tensors and metadata of a safetensors file.
 
     Raises:
-        ModelError: a file that is missing, damaged or of another kind; NaN or infinite values.
+        ModelError: a file that is missing, damaged or of another kind; with `finite`, NaN or infinite values.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -80,9 +81,21 @@ def read_tensors(path: Path) -> tuple[dict[str, "Tensor"], dict[str, str]]:
         bad = [name for name, one in checked.items() if not bool(one.isfinite().all())]
     except (OSError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{path}: cannot be read ({error}); train again") from error
-    if bad:
+    if bad and finite:
         raise ModelError(f"{path}: {', '.join(bad)} holds NaN or infinite values; train again")
     return tensors, about
+
+
+def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], about: dict[str, str] | None = None) -> None:
+    """Write tensors and metadata as a whole safetensors file."""
+    import torch
+    from safetensors.torch import save_file
+
+    # cloned: safetensors refuses tensors that share memory, such as `active_dims` of GPyTorch kernels
+    form = torch.contiguous_format
+    plain = {name: value.detach().cpu().clone(memory_format=form) for name, value in tensors.items()}
+    with whole_file(path) as temporary:
+        save_file(plain, temporary, about)
 
 
 def record(kind: type[C], values: Mapping[str, Any], path: Path) -> C:

@@ -20,6 +20,7 @@ import pandas as pd
 
 from ich_mil.evaluate.deployment.triage import Triage
 from ich_mil.files import write_text
+from ich_mil.heads.extras import NO_EXTRAS
 from ich_mil.ledger import NEGATIVE, LedgerEntry
 from ich_mil.model import storage
 from ich_mil.model.assembly import ScanFacts, decision_rule, scan_result
@@ -28,7 +29,6 @@ from ich_mil.model.maps import ScanMaps, make_maps
 from ich_mil.model.model import TrainedModel, read_extras
 from ich_mil.model.predictions import Provenance, Results, ScanPrediction
 from ich_mil.model.site.triage import read_triage
-from ich_mil.multimodal.extras import NO_EXTRAS
 from ich_mil.network.frozen import study_features
 from ich_mil.pages.study_page import Neighbours, render_study
 from ich_mil.ranks import device

@@ -7,13 +7,15 @@ import textwrap
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import ich_mil
 
 PACKAGE = Path(ich_mil.__file__).parent
 LAYERS = ["errors", "progress", "guard", "yaml_files", "settings", "files", "model_files", "ledger", "ranks"]
-LAYERS += ["convergence", "kernels", "study", "phantoms", "sets", "gp", "radiology_text", "multimodal"]
-LAYERS += ["multikernel", "network", "evaluate", "config", "model", "pages", "dicom_results"]
-LAYERS += ["prediction", "output"]
+LAYERS += ["convergence", "kernels", "study", "phantoms", "sets", "gp", "radiology_text", "heads"]
+LAYERS += ["multimodal", "families", "multikernel", "network", "evaluate", "config", "model", "pages"]
+LAYERS += ["dicom_results", "prediction", "output"]
 LAYERS += ["serve", "arguments", "commands", "cli", "__main__"]
 
 
@@ -54,6 +56,26 @@ def test_no_import_runs_upward():
         if LAYERS.index(layer(other)) > LAYERS.index(layer(name))
     ]
     assert upward == []
+
+
+def test_gp_is_a_library_of_its_own():
+    """It imports no room but `kernels`, and of the files at the root those that know no data."""
+    roots = {"errors", "files", "model_files", "convergence"}
+    imported = {layer(other) for name, others in FILES.items() if layer(name) == "gp" for other in others}
+    assert imported <= {"gp", "kernels", *roots}
+
+
+@pytest.mark.parametrize(
+    ("room", "users"),
+    [
+        ("multimodal", {"families", "config"}),  # the class of the head; the section of the configuration
+        ("multikernel", {"model.site.subtype"}),
+        ("radiology_text", {"heads.extras", "output.label_reports", "commands.reports"}),
+    ],
+)
+def test_other_papers_are_reached_in_one_place(room, users):
+    named = {name for name, others in FILES.items() if room in map(layer, others) and layer(name) != room}
+    assert named == users
 
 
 def test_no_circle():

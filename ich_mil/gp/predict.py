@@ -9,7 +9,7 @@ f_l has the mean and the covariance of q(f) (Eq. 30), so the correlation between
 (Eq. 36 of the paper drops it). All scans share the samples w_l. For a
 head fitted by Gibbs sampling, w_l are its posterior draws.
 
-`draw` samples each scan once; probabilities, intervals and counterfactuals (`ich_mil.gp.counterfactual`)
+`draw` samples each scan once; probabilities, intervals and counterfactuals (`ich_mil.heads.counterfactual`)
 follow from its samples. The noise e_l is a function of (seed, scan id, order of the slices by their
 features), on a GPU as on a CPU. The result for a scan therefore depends neither on the other scans nor on the
 order of its slices nor on the float format of the features; on a CPU bit for bit.
@@ -103,11 +103,6 @@ class Draw:
         scan = calibration.scan(self.scan_logit)
         return Sampled(calibration.slices(self.logits, scan), scan)
 
-    @property
-    def n_slices(self) -> int:
-        """Number of slices n."""
-        return self.f.shape[1]
-
     @cached_property
     def _ranked(self) -> Tensor:
         """Indices (n,) of the slices, from the highest mean probability down."""
@@ -117,11 +112,11 @@ class Draw:
         """Scan logit (L, 1) without the slices `first` to `last`; at least one slice must be left."""
         if self.settings.variant.rule == "max":  # the first of the slices that are left
             return self.logits[:, self._ranked[(self._ranked < first) | (self._ranked > last)][:1]]
-        n = torch.arange(self.n_slices)
+        n = torch.arange(self.f.shape[1])
         left = n[(n < first) | (n > last)]
         return Draw(self.f[:, left], self.settings).scan_logit
 
-    def without_extras(self) -> tuple[()]:
+    def without_extras(self, _: object) -> tuple[()]:
         """A head of slices alone has no inputs beside them."""
         return ()
 

@@ -38,6 +38,15 @@ Link = Literal["logistic", "probit"]
 
 Positive = Annotated[float, Field(gt=0)]
 
+GaussianProcess = Literal["psi", "large_margin", "probit", "gibbs"]
+FAMILY_NAMES: dict[GaussianProcess, str] = {
+    "psi": "VGPMIL",
+    "large_margin": "LM-VGPMIL",
+    "probit": "MIL-GP-Probit",
+    "gibbs": "MIL-GP-Probit, sampled",
+}
+"""Families of Gaussian processes, and their names in results."""
+
 
 @plain_dataclass(frozen=True)
 class Variant:
@@ -127,7 +136,7 @@ class HeadSettings:
         random_state: seed of k-means, random starts and Gibbs chains.
     """
 
-    family: Literal["psi", "large_margin", "probit", "gibbs"] = "psi"
+    family: GaussianProcess = "psi"
     preset: Literal["default", "paper", "public"] = "default"
     density: Literal["gamma", "logistic"] = "logistic"
     alpha: Positive = 1.0

@@ -12,15 +12,14 @@ import gpytorch
 import numpy as np
 import torch
 from pydantic import Field
-from safetensors.torch import save_file
 
 from ich_mil import __version__
 from ich_mil.errors import ConfigError, ModelError
-from ich_mil.files import whole_file, write_json
+from ich_mil.files import write_json
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
-from ich_mil.model_files import read_json, read_tensors, record
+from ich_mil.model_files import read_json, read_tensors, record, write_tensors
 
 FORMAT = "ich_mil.head.2"
 TENSORS, SETTINGS = "head.safetensors", "head.json"
@@ -72,13 +71,7 @@ def save_head(model: SparseGP, folder: Path) -> None:
         None if model.feature_names is None else list(model.feature_names),
         _kernel_values(model) if "kernel" in model.given else [],
     )
-    # Cloned because safetensors refuses tensors that share memory, such as `active_dims` of GPyTorch kernels.
-    state = {
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name, tensor in model.state_dict().items()
-    }
-    with whole_file(folder / TENSORS) as temporary:
-        save_file(state, temporary)
+    write_tensors(folder / TENSORS, model.state_dict())
     write_json(folder / SETTINGS, asdict(description))  # written last: a folder with head.json is complete
 
 

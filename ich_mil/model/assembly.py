@@ -11,8 +11,8 @@ import pandas as pd
 from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment.triage import Triage
 from ich_mil.files import digest
-from ich_mil.gp.counterfactual import Counterfactuals
 from ich_mil.gp.predict import Predictions
+from ich_mil.heads.counterfactual import Counterfactuals
 from ich_mil.ledger import (
     BY_INTERVAL,
     LOOK,

@@ -25,9 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from ich_mil.gp.predict import draw_weights, latent_samples
-from ich_mil.gp.sparse_gp import SparseGP
-from ich_mil.multimodal.head import MultimodalHead
+from ich_mil.heads.scan_head import ScanHead
 from ich_mil.network.attention_cnn import AttentionCnn
 from ich_mil.network.encoder_parts import EncoderParts, split_encoder
 
@@ -42,24 +40,10 @@ SPREAD_POINTS = 2
 """Points T for each sample; more would be lost in the sampling error of the standard deviation."""
 
 
-def evidence_draws(head: SparseGP | MultimodalHead, samples: int, seed: int) -> Tensor:
-    """Posterior samples (L, M) of the function whose maps `slice_maps` computes.
-
-    It is the latent function f; for a multimodal head, what a slice adds to the score of its scan.
-    """
-    if isinstance(head, MultimodalHead):
-        return head.coefficient_draws(samples)
-    return draw_weights(head, samples, seed)
-
-
 @torch.inference_mode(False)
 @torch.enable_grad()
 def slice_maps(
-    cnn: AttentionCnn,
-    head: SparseGP | MultimodalHead,
-    pictures: Tensor,
-    chosen: Sequence[int],
-    weights: Tensor,
+    cnn: AttentionCnn, head: ScanHead, pictures: Tensor, chosen: Sequence[int], weights: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of the evidence for blood at each location of the chosen slices.
 
@@ -68,7 +52,7 @@ def slice_maps(
         head: fitted head.
         pictures: (n, C, S, S) in [0, 1], all slices of the scan.
         chosen: k indices of slices, at least one.
-        weights: (L, M) posterior samples from `evidence_draws`, at least two.
+        weights: (L, M) posterior samples from `ScanHead.evidence_draws`, at least two.
 
     Returns:
         Two (k, g, g) float64 tensors on the scale of the latent function f: the map of the posterior mean,
@@ -86,10 +70,9 @@ def slice_maps(
     start = _first_map(parts, pictures.mean(0, keepdim=True))  # (1, F, h, w)
     parts = parts._replace(rest=_without_norms(parts.rest, start))
     means, stds = [], []
-    centre = head.coefficient_mean if isinstance(head, MultimodalHead) else head.q_mean
     for n in chosen:
         end = _first_map(parts, pictures[n][None])
-        mean = _evidence(cnn, parts, head, start, end, centre[None], PATH_POINTS)
+        mean = _evidence(cnn, parts, head, start, end, head.evidence_mean[None], PATH_POINTS)
         samples = _evidence(cnn, parts, head, start, end, weights, SPREAD_POINTS)
         place = _placed(parts, mean.shape[-1], size).to(mean)  # (g, h)
         means.append(place @ mean[0] @ place.mT)
@@ -143,7 +126,7 @@ def _first_map(parts: EncoderParts, picture: Tensor) -> Tensor:
 def _evidence(
     cnn: AttentionCnn,
     parts: EncoderParts,
-    head: SparseGP | MultimodalHead,
+    head: ScanHead,
     start: Tensor,
     end: Tensor,
     weights: Tensor,
@@ -161,13 +144,12 @@ def _evidence(
     return torch.stack(maps).to(weights)
 
 
-def _slopes(head: SparseGP | MultimodalHead, features: Tensor, weights: Tensor) -> Tensor:
+def _slopes(head: ScanHead, features: Tensor, weights: Tensor) -> Tensor:
     """Gradients ∂f_l/∂h at each of T features, (L, T, D) float64."""
     # the head may be on another device than the CNN
     x = features.detach().to(head.x_mean.device, torch.float64).requires_grad_()  # (T, D)
-    of = head.evidence(x, weights) if isinstance(head, MultimodalHead) else latent_samples(head, x, weights)
-    rows = [torch.autograd.grad(sample.sum(), x, retain_graph=True)[0] for sample in of]  # (L, T)
-    return torch.stack(rows)
+    samples = head.evidence(x, weights)  # (L, T)
+    return torch.stack([torch.autograd.grad(own.sum(), x, retain_graph=True)[0] for own in samples])
 
 
 def _placed(parts: EncoderParts, cells: int, size: int) -> Tensor:

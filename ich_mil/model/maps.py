@@ -19,7 +19,7 @@ from torch.nn.functional import interpolate
 
 from ich_mil.errors import DataError
 from ich_mil.files import digest, whole_file
-from ich_mil.model.heatmap import evidence_draws, slice_maps
+from ich_mil.model.heatmap import slice_maps
 from ich_mil.model.model import Member, TrainedModel
 from ich_mil.model.predictions import Provenance, ScanPrediction
 from ich_mil.sets.store import scan_file
@@ -141,7 +141,8 @@ def _member_maps(
     box = head if cnn.encoder_settings.crop else None
     shown = torch.from_numpy(hu if box is None else box.crop(hu))
     pictures = cnn.pictures().scan(shown.to(next(cnn.parameters()).device))
-    mean, std = slice_maps(cnn, member.head, pictures, chosen, evidence_draws(member.head, samples, seed))
+    weights = member.head.evidence_draws(samples, seed)
+    mean, std = slice_maps(cnn, member.head, pictures, chosen, weights)
     edges = None if box is None else np.array(box)
     return ScanMaps(np.array(chosen), mean.float().cpu().numpy(), std.float().cpu().numpy(), edges)
 

@@ -27,21 +27,19 @@ from torch import Tensor
 
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
-from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.counterfactual import (
+from ich_mil.gp.predict import Predictions, Sampled, pool, summarise
+from ich_mil.heads.counterfactual import (
     Counterfactuals,
     ScanSamples,
     counterfactuals,
     mean_counterfactuals,
     scan_logits,
 )
-from ich_mil.gp.predict import Predictions, Sampled, draw, pool, summarise
-from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.heads.extras import ExtraSources
+from ich_mil.heads.scan_head import ScanHead
 from ich_mil.ledger import THRESHOLD
 from ich_mil.model.predictions import DIGITS, Provenance, read_results
-from ich_mil.multimodal.extras import ExtraSources
-from ich_mil.multimodal.head import MultimodalHead
 from ich_mil.network.attention_cnn import AttentionCnn
 from ich_mil.network.frozen import stored_features
 from ich_mil.progress import say_once
@@ -68,11 +66,6 @@ def filtered(slices: Tensor, positions: Tensor) -> Tensor:
     return slices @ torch.softmax(-away.square() / 2, dim=1).to(slices).mT
 
 
-def bags_of(features: FeatureSet) -> Bags:
-    """Convert a feature set, which is checked where it is read."""
-    return Bags(features.x, features.offsets, features.labels, features.scans)
-
-
 @dataclass(frozen=True)
 class Member:
     """A network with its head.
@@ -89,7 +82,7 @@ class Member:
 
     folder: Path
     cnn: AttentionCnn | None
-    head: SparseGP | MultimodalHead
+    head: ScanHead
     own: Calibration | None
     seed: int
     likeness: Likeness | None
@@ -98,15 +91,9 @@ class Member:
         """Calibration of the head's logits: `own`, followed by the `joint` calibration of the model."""
         return self.own.then(joint) if self.own and joint else self.own or joint
 
-    def draw(self, features: FeatureSet, samples: int) -> Iterator[ScanSamples]:
-        """Posterior samples of each scan."""
-        if isinstance(self.head, MultimodalHead):
-            return self.head.draw(features, samples, seed=self.seed)
-        return draw(self.head, bags_of(features), samples=samples, seed=self.seed)
-
     def logits(self, features: FeatureSet, samples: int) -> Tensor:
         """Sampled logits (2, L, B) of `scan_logits`, by scan rule and by slice rule, after `own` if any."""
-        both = scan_logits(self.draw(features, samples)).cpu()
+        both = scan_logits(self.head.draw(features, samples, seed=self.seed)).cpu()
         return both if self.own is None else self.own.logits(both)
 
 
@@ -132,11 +119,6 @@ class TrainedModel:
     samples: int
     bootstrap: int
     seed: int
-
-    @property
-    def is_multimodal(self) -> bool:
-        """Whether the head of any member is of family multimodal."""
-        return any(isinstance(one.head, MultimodalHead) for one in self.members)
 
     def check_input(self, *, pictures: bool) -> None:
         """Raise `ModelError` unless the model reads this kind of input: pictures, or else features."""
@@ -178,7 +160,7 @@ class TrainedModel:
         z, sizes = views.features.positions_mm, views.features.offsets.diff().tolist()
         positions = [None] * len(sizes) if z is None else z.split(sizes)
         pairs = zip(self.members, views.members, strict=True)
-        drawn = [member.draw(view, self.samples) for member, view in pairs]
+        drawn = [member.head.draw(view, self.samples, seed=member.seed) for member, view in pairs]
         calibrations = [member.calibration(self.calibration) for member in self.members]
         for b, draws in enumerate(zip(*drawn, strict=True)):
             places = [None if own is None else own[b] for own in views.common]
@@ -231,8 +213,7 @@ def read_extras(
         ConfigError: inputs for a model of slices alone.
         DataError: inputs that cannot be used.
     """
-    heads = [one.head for one in model.members if isinstance(one.head, MultimodalHead)]
-    kinds = sorted({kind for head in heads for kind in head.modalities.kinds} - {"slice"})
+    kinds = sorted({kind for member in model.members for kind in member.head.extras})
     if sources and not kinds:
         raise ConfigError(f"{model.folder}: predicts from slices alone; leave out requests and covariates")
     if not sources:

@@ -9,39 +9,19 @@ from typing import Any
 from ich_mil import __version__
 from ich_mil.errors import ModelError
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
+from ich_mil.families import FAMILIES
 from ich_mil.files import digest, write_json
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.sparse_gp import SparseGP
-from ich_mil.gp.storage import load_head, save_head
 from ich_mil.model.folder import ENSEMBLE, read_run, run_folder
 from ich_mil.model.model import Member, TrainedModel
 from ich_mil.model.predictions import Provenance
 from ich_mil.model_files import read_json, record
-from ich_mil.multimodal.head import MultimodalHead
 from ich_mil.network.frozen import load_cnn
 from ich_mil.study.series import AVERAGE_TO_MM
 
 ENSEMBLE_FORMAT = "ich_mil.ensemble.1"
 LEAST_SAMPLES = 200
 """Minimum of posterior samples per member, needed for its interval, unless the settings ask for fewer."""
-FAMILIES = {
-    "psi": "VGPMIL",
-    "large_margin": "LM-VGPMIL",
-    "probit": "MIL-GP-Probit",
-    "gibbs": "MIL-GP-Probit, sampled",
-}
-
-
-def _name(head: SparseGP | MultimodalHead) -> str:
-    if isinstance(head, MultimodalHead):
-        return head.name
-    settings = head.settings
-    name = FAMILIES[settings.family]
-    if "density" in head.given:
-        name = "ψ-VGPMIL with a density of its own"
-    elif settings.family == "psi" and settings.density == "gamma":
-        name = f"G-VGPMIL α={settings.alpha:g} β={settings.beta:g}"
-    return f"{name}, M={len(head.inducing)}, D={len(head.x_mean)}"
 
 
 def _calibration(calibration: Calibration | None, site: dict[str, Any] | None, of: str = "") -> str:
@@ -74,15 +54,14 @@ def _load_run(folder: Path, about: dict[str, Any]) -> TrainedModel:
         )
     cnn = load_cnn(folder) if about["cnn"] else None
     config = about["config"]
-    multimodal = config["head"]["family"] == "multimodal"
-    load = MultimodalHead.load if multimodal else load_head
-    head = load(folder, n_features=None if cnn is None else cnn.settings.features)
+    family = FAMILIES[config["head"]["family"]].head()
+    head = family.load(folder, n_features=None if cnn is None else cnn.settings.features)
     return _model(
         folder,
         about,
         members=(Member(folder, cnn, head, None, config["seed"], Likeness.load(folder)),),
         calibration=head.calibration,
-        name=_name(head),
+        name=head.name,
         weights=[path.read_bytes() for path in files],
         calibrated=_calibration(head.calibration, about.get("site")),
     )
@@ -143,8 +122,7 @@ def _load_ensemble(folder: Path, about: dict[str, Any]) -> TrainedModel:
     calibration = record(_EnsembleFile, read_json(path, ENSEMBLE_FORMAT), path).calibration
     members = tuple(ensemble_member(model) for model in models)
     for one in members:
-        final = one.calibration(calibration)
-        if final is not None and isinstance(one.head, SparseGP):
+        if (final := one.calibration(calibration)) is not None:
             try:
                 final.check(one.head.settings.variant.rule)
             except ValueError as error:
@@ -179,10 +157,7 @@ def save_calibration(model: TrainedModel, calibration: Calibration, folder: Path
         return
     head = model.members[0].head
     head.calibration = calibration
-    if isinstance(head, MultimodalHead):
-        head.save(folder)
-    else:
-        save_head(head, folder)
+    head.save(folder)
 
 
 def write_ensemble(calibration: Calibration | None, folder: Path) -> None:

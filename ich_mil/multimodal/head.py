@@ -16,22 +16,25 @@ from torch.special import ndtr
 
 from ich_mil.errors import ModelError
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.counterfactual import scan_logits
-from ich_mil.gp.fit_calibration import FOLDS
+from ich_mil.gp.fit_calibration import FOLDS, calibrating
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.heads.counterfactual import scan_logits
 from ich_mil.model_files import record
 from ich_mil.multimodal.embedding import SentenceEmbedding
 from ich_mil.multimodal.modalities import Embed, Modalities
 from ich_mil.multimodal.scan_draws import ScanDraws, scan_draws
-from ich_mil.multimodal.settings import MultimodalSettings, RunHeadSettings
+from ich_mil.multimodal.settings import MultimodalSettings
 from ich_mil.multimodal.storage import Stored, read_pair, write_pair
+from ich_mil.ranks import device
 from ich_mil.sets.features import FeatureSet
 
 if TYPE_CHECKING:
     from ich_mil.multimodal.estimator import MultimodalMIL
 
 NAME, FORMAT = "head", "ich_mil.multimodal_head.1"
+SAMPLES = 1000
+"""Draws behind the calibration."""
 KEPT_SETTINGS = ("calibration", "random_state")
 """Settings of `head` that apply to this family."""
 
@@ -65,7 +68,7 @@ class MultimodalReport:
 
 
 class MultimodalHead:
-    """Fitted model, embedding of sentences, and calibration.
+    """Fitted model, embedding of sentences, and calibration: a `ScanHead` (`ich_mil.heads.scan_head`).
 
     Attributes:
         model: the fitted model.
@@ -73,9 +76,9 @@ class MultimodalHead:
         settings: calibration and random_state.
         own: settings of the model.
         calibration: calibration of scans and slices; None: not calibrated. Its `rule` has no meaning here.
-        report_: history of the fit; absent after `load`.
     """
 
+    title = "multimodal head"
     report_: MultimodalReport
 
     def __init__(
@@ -88,18 +91,14 @@ class MultimodalHead:
     ) -> None:
         self.model, self.modalities = model, modalities
         self.settings, self.own, self.calibration = settings, own, calibration
-
-    @property
-    def x_mean(self) -> Tensor:
-        """(D,) mean of the training slices."""
-        return self.model.scalings_[0].mean
+        self.extras, self.x_mean = modalities.kinds[1:], model.scalings_[0].mean
 
     @property
     def name(self) -> str:
-        """Kind and size of the model, such as 'vMMIC (laplace), 8 slice features'."""
+        """Method and sizes, such as 'vMMIC (laplace), 8 slice features'."""
         sizes = [len(one.mean) for one in self.model.scalings_[1:]]
         parts = [f"{len(self.x_mean)} slice features"]
-        for kind, size in zip(self.modalities.kinds[1:], sizes, strict=True):
+        for kind, size in zip(self.extras, sizes, strict=True):
             parts.append(f"{size} {kind}{' features' if kind == 'sentence' else ''}")
         return f"vMMIC ({self.own.method}), {', '.join(parts)}"
 
@@ -111,46 +110,24 @@ class MultimodalHead:
         own: MultimodalSettings,
         *,
         watch: FeatureSet | None = None,
-        places: Tensor | None = None,
+        mixed: bool = False,
         embed: Embed | None = None,
-        device: torch.device | str | None = None,
-        samples: int = 1000,
     ) -> Self:
-        """Fit and calibrate.
-
-        Args:
-            learn: training scans with their extras.
-            settings: calibration and random_state.
-            own: settings of the model.
-            watch: scans to calibrate on; None: held-out folds of `learn`, by patient.
-            places: indices of the scans of `learn` to calibrate on, without `watch`; None: all.
-            embed: features of sentences; None: a `SentenceEmbedding` of the training sentences.
-            device: where to fit.
-            samples: draws behind the calibration.
-
-        Raises:
-            DataError: input that cannot be used.
-        """
-        head = cls._fitted(learn, settings, own, embed, device)
+        """As `ScanHead.fit`; `embed` gives features of sentences in place of a `SentenceEmbedding`."""
+        head = cls._fitted(learn, settings, own, embed)
         if settings.calibration == "none":
             return head
         if watch is not None:
-            logits, labels = scan_logits(head.draw(watch, samples, seed=0)), watch.labels
+            logits, labels = scan_logits(head.draw(watch, SAMPLES, seed=0)), watch.labels
         else:
-            logits, labels = head.held_out_logits(learn, samples, device=device), learn.labels
-            if places is not None:
-                logits, labels = logits[:, :, places], labels[places]
+            places = calibrating(learn.offsets, learn.labels) if mixed else slice(None)
+            logits, labels = head.held_out_logits(learn, SAMPLES)[:, :, places], learn.labels[places]
         head.calibration = Calibration.fit(logits[0], logits[1], labels, rule=Calibration.rule)
         return head
 
     @classmethod
     def _fitted(
-        cls,
-        learn: FeatureSet,
-        settings: HeadSettings,
-        own: MultimodalSettings,
-        embed: Embed | None,
-        device: torch.device | str | None,
+        cls, learn: FeatureSet, settings: HeadSettings, own: MultimodalSettings, embed: Embed | None
     ) -> Self:
         """Without calibration."""
         modalities = Modalities.fit(
@@ -160,15 +137,13 @@ class MultimodalHead:
         del parameters["text_features"]
         from ich_mil.multimodal.estimator import MultimodalMIL  # imports scikit-learn
 
-        model = MultimodalMIL(**parameters, random_state=settings.random_state, device=device)
+        model = MultimodalMIL(**parameters, random_state=settings.random_state, device=device())
         model.fit(*modalities.bags(learn), learn.labels)
         head = cls(model, modalities, settings, own)
         head.report_ = MultimodalReport.of(model, modalities.kinds)
         return head
 
-    def held_out_logits(
-        self, learn: FeatureSet, samples: int, *, device: torch.device | str | None = None
-    ) -> Tensor:
+    def held_out_logits(self, learn: FeatureSet, samples: int) -> Tensor:
         """`scan_logits` (2, L, B) of the training scans, each by a head fitted to the other folds."""
         folds = folds_of(learn.labels, learn.patients, folds=FOLDS, seed=self.settings.random_state)
         embed = self.modalities.embed
@@ -176,7 +151,7 @@ class MultimodalHead:
         found = torch.empty(2, samples, learn.n_scans, dtype=torch.float64)
         for seen, held in folds:
             parts = [learn.select([learn.scans[b] for b in chosen]) for chosen in (seen, held)]
-            head = self._fitted(parts[0], self.settings, self.own, given, device)
+            head = self._fitted(parts[0], self.settings, self.own, given)
             found[:, :, list(held)] = scan_logits(head.draw(parts[1], samples, seed=0)).cpu()
         return found
 
@@ -184,24 +159,19 @@ class MultimodalHead:
         """Draws of the posterior, scan by scan."""
         return scan_draws(self.model, self.modalities, features, samples=samples, seed=seed)
 
-    def coefficient_draws(self, samples: int) -> Tensor:
+    def evidence_draws(self, samples: int, seed: int) -> Tensor:
         """Draws (L, 1 + 2 D') of the coefficients of slices: a, b and β."""
         thin = self.model.posterior_.thinned(samples)
         return torch.cat([thin.inner[0], thin.outer[:, thin.columns.places[0]]], 1)
 
     @property
-    def coefficient_mean(self) -> Tensor:
-        """(1 + 2 D',) posterior mean of `coefficient_draws`."""
+    def evidence_mean(self) -> Tensor:
+        """(1 + 2 D',) posterior mean of `evidence_draws`."""
         inner, outer = self.model.posterior_.means
         return torch.cat([inner[0], outer[self.model.posterior_.columns.places[0]]])
 
     def evidence(self, x: Tensor, w: Tensor) -> Tensor:
-        """Expected addition of slices to the score, Φ(a + x b) x β (L, n). Differentiable in x.
-
-        Args:
-            x: (n, D) raw features.
-            w: (L, 1 + 2 D') from `coefficient_draws`.
-        """
+        """Expected addition of slices to the score, Φ(a + x b) x β (L, n)."""
         z = self.model.scalings_[0].apply(x)
         a, b, beta = w.split([1, z.shape[1], z.shape[1]], dim=1)
         return ndtr(a + b @ z.mT) * (beta @ z.mT)
@@ -225,17 +195,7 @@ class MultimodalHead:
 
     @classmethod
     def load(cls, folder: Path, *, n_features: int | None = None, embed: Embed | None = None) -> Self:
-        """Read what `save` wrote; it predicts the same to the bit.
-
-        Args:
-            folder: of the two files.
-            n_features: expected number of slice features D; None: not checked.
-            embed: the function of sentences, for a head that was fitted with one.
-
-        Raises:
-            ModelError: a file is missing, damaged or of another format; another number of features; the head
-                was fitted with a function of sentences that is not given.
-        """
+        """As `ScanHead.load`; `embed` is the function of sentences of a head that was fitted with one."""
         from ich_mil.multimodal.estimator import MultimodalMIL
 
         stored = read_pair(folder, NAME, FORMAT)
@@ -252,7 +212,7 @@ class MultimodalHead:
                 Modalities(
                     embed if about["sentences"] else None, tuple(about["covariates"]), tensors["fill"].numpy()
                 ),
-                record(RunHeadSettings, {"family": "multimodal"} | about["head"], path),
+                record(HeadSettings, about["head"], path),
                 record(MultimodalSettings, about["own"], path),
                 None if calibration is None else record(Calibration, calibration, path),
             )

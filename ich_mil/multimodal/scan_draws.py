@@ -8,7 +8,7 @@ coefficients, with p = P(primary) and effect c = x β,
 Shapes: L draws, n slices of one scan.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,13 +19,13 @@ from torch.special import log_ndtr, ndtr
 from ich_mil.errors import DataError
 from ich_mil.gp.aggregation import latent_logit
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.counterfactual import WithoutExtra
 from ich_mil.gp.predict import FURTHEST, Sampled
 from ich_mil.kernels.rbf_gram import measurable
 from ich_mil.multimodal.inputs import Scaling, rows_of
 from ich_mil.multimodal.layout import Rows, chunks_of
 from ich_mil.multimodal.modalities import Modalities
 from ich_mil.multimodal.predict import draw
+from ich_mil.sets.extras import ExtraInstance
 from ich_mil.sets.features import FeatureSet
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Extra(NamedTuple):
 
 @dataclass(frozen=True)
 class ScanDraws:
-    """Draws of one scan: `ich_mil.gp.counterfactual.ScanSamples`.
+    """Draws of one scan: `ich_mil.heads.counterfactual.ScanSamples`.
 
     What is removed is taken from the score of the scan in each draw.
 
@@ -65,11 +65,6 @@ class ScanDraws:
     score: Tensor
     parts: Tensor
     extras: list[Extra]
-
-    @property
-    def n_slices(self) -> int:
-        """Number of slices n."""
-        return self.parts.shape[1]
 
     @property
     def scan_logit(self) -> Tensor:
@@ -87,16 +82,16 @@ class ScanDraws:
         """Scan logit (L, 1) without the slices `first` to `last`."""
         return latent_logit(self.score - self.parts[:, first : last + 1].sum(1, keepdim=True), "probit")
 
-    def without_extras(self) -> list[WithoutExtra]:
+    def without_extras(self, probability: Callable[[Tensor], float], /) -> list[ExtraInstance]:
         """Each sentence in turn, and the covariates."""
         return [
-            WithoutExtra(
-                one.kind,
-                one.text,
-                float(one.primary.mean()),
-                latent_logit(self.score - one.part[:, None], "probit"),
+            ExtraInstance(
+                extra.kind,
+                extra.text,
+                float(extra.primary.mean()),
+                probability(latent_logit(self.score - extra.part[:, None], "probit")),
             )
-            for one in self.extras
+            for extra in self.extras
         ]
 
 

@@ -4,13 +4,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from numbers import Integral, Real
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from ich_mil.errors import ConfigError
-from ich_mil.gp.settings import STRICT, HeadSettings
 
 Method = Literal["variational", "laplace", "gibbs"]
 
@@ -30,27 +29,6 @@ def check_parameters(parameters: Mapping[str, Any]) -> None:
         value = parameters.get(name, low)
         if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < low:
             raise ConfigError(f"{name} must be a whole number of at least {low}, got {value!r}")
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class RunHeadSettings(HeadSettings):
-    """Settings `head` of a run: those of a Gaussian process, or of family `multimodal`.
-
-    Of family `multimodal` they are `calibration` and `random_state`; others are in `MultimodalSettings`.
-    """
-
-    family: Literal["psi", "large_margin", "probit", "gibbs", "multimodal"] = "psi"  # type: ignore[assignment]
-
-    @model_validator(mode="after")
-    def _check_multimodal(self) -> Self:
-        other = {*self.names()} - {"family", "calibration", "random_state"}
-        foreign = sorted(name for name in other if getattr(self, name) != getattr(HeadSettings, name))
-        if self.family == "multimodal" and foreign:
-            raise ValueError(f"{foreign[0]} is a setting of Gaussian-process heads, not of 'multimodal'")
-        return self
-
-
-RunHeadSettings.__doc__ = HeadSettings.__doc__  # the help of a command shows its attributes
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))

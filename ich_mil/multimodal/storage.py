@@ -8,13 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from ich_mil import __version__
 from ich_mil.errors import ConfigError, ModelError
-from ich_mil.files import whole_file, write_json
-from ich_mil.model_files import read_json, read_tensors
+from ich_mil.files import write_json
+from ich_mil.model_files import read_json, read_tensors, write_tensors
 from ich_mil.multimodal.inputs import Scaling
 from ich_mil.multimodal.layout import Columns
 from ich_mil.multimodal.posterior import Posterior
@@ -30,18 +29,13 @@ class Stored(NamedTuple):
 
 def write_pair(folder: Path, name: str, stored: Stored, form: str) -> None:
     """Write `name`.safetensors and `name`.json of format `form` to `folder`, which is created if missing."""
-    with whole_file(folder / f"{name}.safetensors") as temporary:
-        save_file({key: one.detach().cpu().contiguous() for key, one in stored.tensors.items()}, temporary)
+    write_tensors(folder / f"{name}.safetensors", stored.tensors)
     about = {"format": form, "ich_mil": __version__, **stored.about}
     write_json(folder / f"{name}.json", about)  # last: a folder with a description holds a whole model
 
 
 def read_pair(folder: Path, name: str, form: str) -> Stored:
-    """Read what `write_pair` wrote.
-
-    Raises:
-        ModelError: a file is missing, damaged or of another format.
-    """
+    """Read what `write_pair` wrote. `ModelError`: a file is missing, damaged or of another format."""
     about = read_json(folder / f"{name}.json", form)
     return Stored(read_tensors(folder / f"{name}.safetensors")[0], about)
 
@@ -60,8 +54,7 @@ def model_parts(
 ) -> tuple[Posterior, list[Scaling], dict[str, Any]]:
     """Posterior, standardisation and the named parameters of `stored_model`.
 
-    Raises:
-        ModelError: a part is missing or of a wrong shape; the message names `where`.
+    `ModelError`, naming `where`: a part is missing or of a wrong shape.
     """
     tensors, about = stored
     try:

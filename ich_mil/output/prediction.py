@@ -7,12 +7,12 @@ In: a folder with one study or several, as exported by a PACS, and a trained mod
 
 from pathlib import Path
 
+from ich_mil.heads.extras import NO_EXTRAS, ExtraSources
 from ich_mil.ledger import Code, in_no_study, incomplete
 from ich_mil.model.assembly import decision_rule, general_ledger
 from ich_mil.model.maps import make_maps, write_maps
 from ich_mil.model.model import read_extras
 from ich_mil.model.predictions import Results, write_results
-from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
 from ich_mil.output.study_pages import Shown, StudyPages, remove_shown
 from ich_mil.prediction import Model
 from ich_mil.progress import progress, say

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ich_mil.gp.counterfactual import slice_runs
+from ich_mil.heads.counterfactual import slice_runs
 from ich_mil.ledger import MARK, Code, decision_words, problems, routine
 from ich_mil.model.maps import ScanMaps
 from ich_mil.model.predictions import Provenance, ScanPrediction, SliceResult

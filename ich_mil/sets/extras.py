@@ -1,6 +1,6 @@
 """Inputs of scans beside their slices: sentences about the scan, and covariates such as age.
 
-`ich_mil.multimodal.extras` reads them; a `FeatureSet` carries them to the head.
+`ich_mil.heads.extras` reads them; a `FeatureSet` carries them to the head.
 """
 
 from collections.abc import Mapping

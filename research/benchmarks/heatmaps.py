@@ -21,9 +21,9 @@ from torch import Tensor
 
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
-from ich_mil.gp.predict import draw_weights, latent_samples
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.gp.sparse_gp import SparseGP
+from ich_mil.heads.gaussian_process import GaussianProcessHead
+from ich_mil.heads.scan_head import ScanHead
 from ich_mil.model.folder import read_run
 from ich_mil.model.heatmap import slice_maps
 from ich_mil.model.maps import MAP_SAMPLES
@@ -50,7 +50,7 @@ COLUMNS = {
     "gain": "its gain over area",
 }
 
-Model = tuple[AttentionCnn, SparseGP]
+Model = tuple[AttentionCnn, ScanHead]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def phantoms(windows: Windows, size: int) -> list[Known]:
 def suspicious(model: Model, scan: Known) -> np.ndarray:
     """Slices with blood among the `SUSPICIOUS` slices ranked highest."""
     cnn, head = model
-    f = latent_samples(head, cnn.encode(scan.pictures).double(), head.q_mean)
+    f = head.evidence(cnn.encode(scan.pictures).double(), head.evidence_mean)
     return np.intersect1d(f.argsort(descending=True)[:SUSPICIOUS].numpy(), scan.bloody)
 
 
@@ -104,7 +104,7 @@ Maps = Callable[[Known, np.ndarray], Tensor]
 
 
 def mean_maps(model: Model) -> Maps:
-    weights = draw_weights(model[1], MAP_SAMPLES, 0)
+    weights = model[1].evidence_draws(MAP_SAMPLES, 0)
     return lambda scan, chosen: slice_maps(*model, scan.pictures, chosen.tolist(), weights)[0]
 
 
@@ -164,7 +164,8 @@ def of_phantoms(run: Path, out: Path) -> str:
     def with_head(cnn: AttentionCnn, prepared: PreparedSet) -> Model:
         features = extract_features(cnn, prepared, scans)
         x, labels = features.x.double(), features.labels
-        return cnn, fit(Bags(x, features.offsets, labels), HeadSettings(**config["head"]))[0]
+        head, _ = fit(Bags(x, features.offsets, labels), HeadSettings(**config["head"]))
+        return cnn, GaussianProcessHead(head)
 
     prepared, mixed = (open_prepared(Path(config["prepared"]) / "train") for _ in range(2))
     splits["label"] = splits.groupby("split").label.transform(
@@ -178,7 +179,6 @@ def of_phantoms(run: Path, out: Path) -> str:
     shuffled = fit_cnn(
         mixed, splits, folder, encoder=encoder, cnn=settings, training=training, seed=config["seed"]
     )
-    assert isinstance(model.head, SparseGP)
     models = {
         "trained": (model.cnn, model.head),
         "random weights": with_head(untrained(encoder, settings), prepared),

@@ -24,8 +24,7 @@ from ich_mil.evaluate.baselines import CnnSigmoid, position_scan, position_score
 from ich_mil.evaluate.scores import Scores, known_or_none
 from ich_mil.files import digest, whole_file
 from ich_mil.gp.predict import predict
-from ich_mil.model.model import bags_of
-from ich_mil.network.training.fit_head import fit_to
+from ich_mil.heads.gaussian_process import GaussianProcessHead, bags_of
 from ich_mil.sets.features import FeatureSet
 from research.reproduce.file_names import file_stem
 from research.reproduce.protocol import ProtocolConfig
@@ -108,9 +107,8 @@ def main_model(config: ProtocolConfig) -> Model:
 
 
 def _score_with_head(model: Model, task: Task, config: ProtocolConfig) -> dict[str, Scores]:
-    head = fit_to(
-        task.train, task.validation, config.head(model.name, model.n_inducing, seed=task.seed)
-    ).model_
+    settings = config.head(model.name, model.n_inducing, seed=task.seed)
+    head = GaussianProcessHead.fit(task.train, settings, watch=task.validation).model
     scored = {}
     for name, features in task.scored.items():
         found = predict(

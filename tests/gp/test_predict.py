@@ -10,11 +10,11 @@ import torch
 from ich_mil.errors import DataError, ScanError
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.counterfactual import scan_logits
 from ich_mil.gp.fit import fit
 from ich_mil.gp.predict import draw, draw_weights, latent_samples, mean_logits, predict
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import CLIP
+from ich_mil.heads.counterfactual import scan_logits
 from ich_mil.kernels.counter import normals, scan_key
 from tests.gp.synthetic import scans
 

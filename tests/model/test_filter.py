@@ -9,6 +9,7 @@ import torch
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.heads.gaussian_process import GaussianProcessHead
 from ich_mil.model.model import Member, TrainedModel, filtered
 from ich_mil.sets.features import FeatureSet
 from ich_mil.sets.views import Views
@@ -51,7 +52,7 @@ def test_a_model_filters_where_positions_are_known(tmp_path):
         cnn_slice=unknown,
         attention=unknown,
     )
-    member = Member(tmp_path, None, head, None, 0, None)
+    member = Member(tmp_path, None, GaussianProcessHead(head), None, 0, None)
     values = dict.fromkeys(field.name for field in fields(TrainedModel)) | {
         "members": (member,),
         "samples": 50,

@@ -7,8 +7,9 @@ import torch
 
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit import fit
-from ich_mil.gp.predict import draw_weights, latent_samples
+from ich_mil.gp.predict import latent_samples
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.heads.gaussian_process import GaussianProcessHead
 from ich_mil.model import heatmap
 from ich_mil.model.heatmap import slice_maps
 from ich_mil.network.attention_cnn import AttentionCnn, CnnSettings
@@ -24,7 +25,7 @@ def fitted_to_a_patch(cnn, *, size, rows, columns):
     with torch.no_grad():
         x = cnn.encode(pictures).double()
     head, _ = fit(Bags(x, offsets, labels), HeadSettings(n_inducing=12, sweeps=15))
-    return head, pictures
+    return GaussianProcessHead(head), pictures
 
 
 @pytest.fixture(scope="module")
@@ -45,21 +46,21 @@ def latent_difference(cnn, head, scan, chosen, weights):
     """(L, k) of f at the chosen slices less f at the mean slice."""
     with torch.no_grad():
         h = cnn.encode(torch.cat([scan[chosen], scan.mean(0, keepdim=True)])).double()
-        f = latent_samples(head, h, weights)
+        f = latent_samples(head.model, h, weights)
     return f[:, :-1] - f[:, -1:]
 
 
 def map_of(cnn, head, scan, n, w, monkeypatch):
     """The mean map of a head whose posterior mean is `w`."""
     with monkeypatch.context() as patched:
-        patched.setattr(type(head), "q_mean", property(lambda _: w))
+        patched.setattr(head, "evidence_mean", w)
         return slice_maps(cnn, head, scan, [n], torch.stack([w, w]))[0]
 
 
 def test_the_sum_of_each_sample_is_exact(planted, fine, monkeypatch):
     cnn, head, pictures = planted
     scan = pictures[20:28]
-    weights = draw_weights(head, 3, seed=0)
+    weights = head.evidence_draws(3, seed=0)
     wanted = latent_difference(cnn, head, scan, [6], weights)[:, 0]
     for w, value in zip(weights, wanted, strict=True):
         assert float(map_of(cnn, head, scan, 6, w, monkeypatch).sum()) == pytest.approx(
@@ -76,8 +77,8 @@ def test_batch_norms_are_part_of_the_maps(fine):
         norm.running_var.uniform_(0.5, 2)
     head, pictures = fitted_to_a_patch(cnn, size=64, rows=slice(8, 24), columns=slice(32, 48))
     scan = pictures[20:28]
-    mean, _ = slice_maps(cnn, head, scan, [6], draw_weights(head, 2, seed=0))
-    wanted = latent_difference(cnn, head, scan, [6], head.q_mean[None])
+    mean, _ = slice_maps(cnn, head, scan, [6], head.evidence_draws(2, seed=0))
+    wanted = latent_difference(cnn, head, scan, [6], head.evidence_mean[None])
     assert float(mean.sum()) == pytest.approx(float(wanted), rel=1e-2)
 
 
@@ -98,7 +99,7 @@ def test_the_map_lies_on_the_patch(encoder, head_of):
     torch.manual_seed(0)
     cnn = AttentionCnn(encoder, head_of).eval()
     head, pictures = fitted_to_a_patch(cnn, size=size, rows=rows, columns=columns)
-    mean = slice_maps(cnn, head, pictures[20:28], [6], draw_weights(head, 8, seed=0))[0][0]
+    mean = slice_maps(cnn, head, pictures[20:28], [6], head.evidence_draws(8, seed=0))[0][0]
     g = size // 2
     assert mean.shape == (g, g)
     y, x = divmod(int(mean.argmax()), g)
@@ -112,7 +113,7 @@ def test_the_map_lies_on_the_patch(encoder, head_of):
 def test_the_spread_is_that_of_the_samples(planted, monkeypatch):
     monkeypatch.setattr(heatmap, "PATH_POINTS", heatmap.SPREAD_POINTS)
     cnn, head, pictures = planted
-    weights = draw_weights(head, 12, seed=1)
+    weights = head.evidence_draws(12, seed=1)
     std = slice_maps(cnn, head, pictures[20:28], [6], weights)[1]
     single = torch.stack([map_of(cnn, head, pictures[20:28], 6, w, monkeypatch) for w in weights])
     torch.testing.assert_close(std, single.std(0), rtol=1e-4, atol=1e-6)
@@ -120,7 +121,7 @@ def test_the_spread_is_that_of_the_samples(planted, monkeypatch):
 
 def test_maps_do_not_depend_on_other_slices(planted):
     cnn, head, pictures = planted
-    weights = draw_weights(head, 4, seed=0)
+    weights = head.evidence_draws(4, seed=0)
     both = slice_maps(cnn, head, pictures[20:28], [6, 1], weights)
     for i, n in enumerate([6, 1]):
         alone = slice_maps(cnn, head, pictures[20:28], [n], weights)
@@ -131,7 +132,7 @@ def test_maps_do_not_depend_on_other_slices(planted):
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_maps_without_gradient_mode(planted, mode):
     cnn, head, pictures = planted
-    weights = draw_weights(head, 4, seed=0)
+    weights = head.evidence_draws(4, seed=0)
     wanted = slice_maps(cnn, head, pictures[20:28], [6], weights)
     with mode():
         found = slice_maps(cnn, head, pictures[20:28].clone(), [6], weights.clone())
@@ -140,7 +141,7 @@ def test_maps_without_gradient_mode(planted, mode):
 
 def test_missing_slices_and_training_mode_are_refused(planted):
     cnn, head, pictures = planted
-    weights = draw_weights(head, 2, seed=0)
+    weights = head.evidence_draws(2, seed=0)
     with pytest.raises(IndexError, match="index 8 is out of bounds"):
         slice_maps(cnn, head, pictures[20:28], [8], weights)
     training = copy.deepcopy(cnn).train()  # its maps would move the running means

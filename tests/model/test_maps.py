@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -85,22 +86,30 @@ class Reads(torch.nn.Linear):
         return SimpleNamespace(scan=lambda hu: self.name)
 
 
+class Head(NamedTuple):
+    """A head whose draws name it."""
+
+    name: str
+
+    def evidence_draws(self, *_):
+        return f"weights of {self.name}"
+
+
 @pytest.fixture
 def mixed(scan, monkeypatch):
     """The maps of members (name, crop), and of a scan of 12 slices whose head is in `box`."""
     parts = {"coarse": (torch.full((8, 2, 2), 4.0), 0.8), "fine": (torch.full((8, 4, 4), 3.0), 0.4)}
 
     def slice_maps(network, head, pictures, chosen, weights):
-        assert (network.name, pictures, weights) == (head, head, f"weights of {head}")
-        mean, std = parts[head]
+        assert (network.name, pictures, weights) == (head.name, head.name, f"weights of {head.name}")
+        mean, std = parts[head.name]
         return mean.double(), torch.full_like(mean, std).double()
 
     monkeypatch.setattr(module, "slice_maps", slice_maps)
-    monkeypatch.setattr(module, "evidence_draws", lambda head, *_: f"weights of {head}")
     monkeypatch.setattr(module, "head_box", lambda hu: HeadBox(0, 2, 2, 4))
 
     def make(*members):
-        found = [SimpleNamespace(cnn=Reads(name, crop), head=name) for name, crop in members]
+        found = [SimpleNamespace(cnn=Reads(name, crop), head=Head(name)) for name, crop in members]
         prepared = SimpleNamespace(hu=lambda scan: np.zeros((12, 4, 4), np.int16))
         return make_maps(SimpleNamespace(members=found, seed=0), prepared.hu(scan.scan), scan)
 

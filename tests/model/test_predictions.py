@@ -12,7 +12,7 @@ import torch
 from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment.triage import fit_triage
 from ich_mil.files import digest
-from ich_mil.gp.counterfactual import Counterfactuals, SliceRun
+from ich_mil.heads.counterfactual import Counterfactuals, SliceRun
 from ich_mil.ledger import (
     BY_INTERVAL,
     LOOK,

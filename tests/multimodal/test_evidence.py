@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch.special import ndtr
 
+from ich_mil.families import RunHeadSettings
 from ich_mil.model import heatmap
-from ich_mil.model.heatmap import evidence_draws, slice_maps
+from ich_mil.model.heatmap import slice_maps
 from ich_mil.multimodal.head import MultimodalHead
-from ich_mil.multimodal.settings import MultimodalSettings, RunHeadSettings
+from ich_mil.multimodal.settings import MultimodalSettings
 from ich_mil.network.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.network.slice_encoders import EncoderSettings
 from ich_mil.sets.features import bare_features
@@ -39,7 +40,7 @@ def fitted():
 
 def test_evidence_is_the_expected_addition_to_the_score(fitted):
     _, head, _, x = fitted
-    draws = evidence_draws(head, 5, seed=0)
+    draws = head.evidence_draws(5, seed=0)
     model = head.model.posterior_.thinned(5)
     z = (x.double() - head.model.scalings_[0].mean) / head.model.scalings_[0].deviation
     wanted = [
@@ -52,9 +53,9 @@ def test_map_sums_to_difference_from_mean_slice(fitted, monkeypatch):
     cnn, head, pictures, _ = fitted
     monkeypatch.setattr(heatmap, "PATH_POINTS", 128)
     scan = pictures[20:28]
-    mean, std = slice_maps(cnn, head, scan, [6], evidence_draws(head, 4, seed=0))
+    mean, std = slice_maps(cnn, head, scan, [6], head.evidence_draws(4, seed=0))
     with torch.no_grad():
         h = cnn.encode(torch.cat([scan[[6]], scan.mean(0, keepdim=True)])).double()
-    at = head.evidence(h, head.coefficient_mean[None])[0]
+    at = head.evidence(h, head.evidence_mean[None])[0]
     assert float(mean.sum()) == pytest.approx(float(at[0] - at[1]), rel=2e-2)
     assert bool((std >= 0).all())

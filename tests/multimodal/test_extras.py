@@ -8,9 +8,9 @@ import pytest
 
 from ich_mil.config import read_config
 from ich_mil.errors import ConfigError, DataError
-from ich_mil.multimodal import extras as module
+from ich_mil.heads import extras as module
+from ich_mil.heads.extras import ExtraSources, read_covariates, states_result
 from ich_mil.multimodal.embedding import SentenceEmbedding
-from ich_mil.multimodal.extras import ExtraSources, read_covariates, states_result
 from ich_mil.network.training.set_settings import SetSettings
 from ich_mil.radiology_text.labels import read_sentences
 from ich_mil.radiology_text.read import Report

@@ -14,16 +14,17 @@ from safetensors.torch import load_file, save_file
 from ich_mil.cli import main
 from ich_mil.config import RunConfig, read_config
 from ich_mil.errors import DataError, ModelError
+from ich_mil.families import RunHeadSettings
 from ich_mil.files import write_text
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.counterfactual import counterfactuals, scan_logits
+from ich_mil.heads.counterfactual import counterfactuals, scan_logits
 from ich_mil.model.copying import copy_run
 from ich_mil.model.predictions import read_results
 from ich_mil.model.storage import load_model, save_calibration
 from ich_mil.model.training.train import train
 from ich_mil.model.training.train_members import train_ensemble
 from ich_mil.multimodal.head import MultimodalHead
-from ich_mil.multimodal.settings import MultimodalSettings, RunHeadSettings
+from ich_mil.multimodal.settings import MultimodalSettings
 from ich_mil.output.run_report import validate_and_report
 from ich_mil.pages.words import ranking
 from ich_mil.sets.features import FeatureSet, read_feature_table
@@ -126,7 +127,7 @@ def test_a_slice_is_removed_from_each_draw(run, features):
     """Runs and single slices by their definition, from the draws of one scan."""
     (member,), calibration = load_model(run).members, load_model(run).calibration
     one = features.select(["s1-1"])
-    draws = next(member.draw(one, 200))
+    draws = next(member.head.draw(one, 200, seed=member.seed))
     mean = torch.zeros(draws.parts.shape[1])
     mean[1:3] = 1.0
     got = counterfactuals(draws, mean, threshold=0.5, calibration=calibration)

@@ -24,6 +24,7 @@ from ich_mil.evaluate.result_table import evaluate, format_table
 from ich_mil.evaluate.scores import Scores, known_or_none
 from ich_mil.files import write_csv
 from ich_mil.gp.predict import Predictions
+from ich_mil.heads.extras import NO_EXTRAS, ExtraSources
 from ich_mil.model.assembly import make_results
 from ich_mil.model.model import TrainedModel, read_extras
 from ich_mil.model.predictions import Results, write_results
@@ -34,7 +35,6 @@ from ich_mil.model.training.training_sets import (
     training_views,
     whole_scans,
 )
-from ich_mil.multimodal.extras import NO_EXTRAS, ExtraSources
 from ich_mil.network.training.set_settings import member_path
 from ich_mil.progress import say
 from ich_mil.sets.features import FeatureSet, read_unseen_table
@@ -44,9 +44,6 @@ from ich_mil.sets.preparation.prepare import prepare
 from ich_mil.sets.splits import check_current, check_unseen, learned_from, load_splits, names_of
 from ich_mil.sets.store import PreparedSet
 from ich_mil.sets.views import Views
-
-HEAD_ROWS = ("Gaussian-process head", "multimodal head")
-"""Name of the head in result tables, by whether it is of family multimodal."""
 
 
 @dataclass(frozen=True)
@@ -245,8 +242,9 @@ def score_rows(model: TrainedModel, features: FeatureSet, predictions: Predictio
     prevalence = slice_prevalence(features.slice_labels.numpy())
     sigmoid = CnnSigmoid.load(model.folder / CNN_SIGMOID)
     head = predictions.scan_mean.numpy(), predictions.slice_mean.numpy()
+    title = " and ".join(dict.fromkeys(member.head.title for member in model.members))
     rows = [
-        Scores(HEAD_ROWS[model.is_multimodal], *head, slice_is_probability=True),
+        Scores(title, *head, slice_is_probability=True),
         Scores("CNN alone", cnn_scan, cnn_slice, slice_is_probability=True),
     ]
     if cnn_scan is not None and sigmoid is not None:

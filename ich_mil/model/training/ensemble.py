@@ -25,15 +25,13 @@ from ich_mil.errors import ConfigError, ModelError, named
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.files import alone, digest, write_json
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.fit_calibration import calibrating, held_out_logits
+from ich_mil.gp.fit_calibration import calibrating
 from ich_mil.model.copying import copy_run
 from ich_mil.model.folder import check_new, read_run, run_config
-from ich_mil.model.model import Member, TrainedModel, bags_of
+from ich_mil.model.model import Member, TrainedModel
 from ich_mil.model.storage import ensemble_member, load_model, samples_each, write_ensemble
 from ich_mil.model.training.training_sets import has_single_slices, head_scans, in_slices, training_views
-from ich_mil.multimodal.head import MultimodalHead
 from ich_mil.progress import say
-from ich_mil.ranks import device
 from ich_mil.sets.features import FeatureSet
 from ich_mil.sets.splits import SPLITS, keys_of, load_splits, scan_keys, write_splits
 
@@ -156,10 +154,6 @@ def _held_out(member: Member, view: FeatureSet, run: RunConfig, samples: int, *,
         return member.logits(view, samples)
     view = view.as_slices(in_slices(run, view))
     with named(member.folder):
-        if isinstance(member.head, MultimodalHead):
-            both = member.head.held_out_logits(view, samples, device=device())
-        else:
-            bags = bags_of(view).to(device())
-            both = held_out_logits(bags, member.head.settings, patients=view.patients, samples=samples)
+        both = member.head.held_out_logits(view, samples)
     assert member.own is not None  # checked by `finish`
     return member.own.logits(both)

@@ -32,7 +32,7 @@ from ich_mil.gp.inference.folds import Fold, folds_of
 from ich_mil.gp.predict import mean_logits
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import check_kernel, make_kernel
-from ich_mil.model.model import bags_of
+from ich_mil.heads.gaussian_process import bags_of
 from ich_mil.progress import progress, say
 from ich_mil.ranks import device
 from ich_mil.sets.feature_files import contents

@@ -35,6 +35,7 @@ from ich_mil.config import RunConfig
 from ich_mil.errors import ConfigError, DataError, check_installed, named
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
+from ich_mil.families import FAMILIES
 from ich_mil.files import alone, digest, write_json, write_text
 from ich_mil.gp.fit_calibration import FOLDS
 from ich_mil.gp.inference.folds import folds_of
@@ -58,7 +59,6 @@ from ich_mil.model.training.training_sets import (
 )
 from ich_mil.network.attention_cnn import AttentionCnn
 from ich_mil.network.frozen import load_cnn, save_cnn, stored_features
-from ich_mil.network.training.fit_head import fit_family
 from ich_mil.network.training.loggers import check_logger
 from ich_mil.progress import say
 from ich_mil.ranks import Ranks, device, these_ranks
@@ -104,7 +104,8 @@ def train(config: RunConfig, *, resume: bool, external: PreparedSet | None = Non
     features = None
     if config.train.layout == "features":
         features = read_feature_table(config.train.path, config.train.columns)
-    _check_head(config, features)
+    width = config.cnn.features if features is None else features.x.shape[1]
+    check_kernel(make_kernel(config.head, width), torch.zeros(2, width, dtype=torch.float64))
     with ExitStack() as held:
         with ranks.first_ahead():
             if ranks.first:
@@ -141,14 +142,6 @@ def check_config(config: RunConfig) -> None:
         check_installed("lightning", "train", "training a network")
         AttentionCnn(config.encoder, config.cnn)  # fails here rather than after a long preparation
     config.check_paths()
-
-
-def _check_head(config: RunConfig, features: FeatureSet | None) -> None:
-    """Check the kernel of the head before the run starts and a CNN is trained."""
-    if config.head.family == "multimodal":
-        return
-    width = config.cnn.features if features is None else features.x.shape[1]
-    check_kernel(make_kernel(config.head, width), torch.zeros(2, width, dtype=torch.float64))
 
 
 def _check_stopping(config: RunConfig, validation: bool) -> None:
@@ -287,8 +280,9 @@ def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, rank
     watch = None if scans.watch is None else features.select(scans.watch)
     whole = features.select(scans.learn)
     learn = whole.as_slices(in_slices(config, features))
+    family = FAMILIES[config.head.family].head()
     with named(config.train.path):
-        head = fit_family(learn, watch, config.head, config.multimodal, mixed=has_single_slices(config))
+        head = family.fit(learn, config.head, config.own, watch=watch, mixed=has_single_slices(config))
     calibrates = watch or whole
     if sigmoid := CnnSigmoid.fit(calibrates.cnn_scan, calibrates.labels):
         sigmoid.save(config.out / CNN_SIGMOID)

@@ -13,7 +13,7 @@ from ich_mil.sets.layouts.names import SetLayout
 from ich_mil.settings import did_you_mean, filled_path
 
 if TYPE_CHECKING:
-    from ich_mil.multimodal.extras import ExtraSources
+    from ich_mil.heads.extras import ExtraSources
     from ich_mil.sets.layouts.slice_pictures import Window
 
 
@@ -33,7 +33,7 @@ class SetSettings:
             each, in the CNN and in the head; other scans keep their scan label.
         networks: train networks on this set; heads are trained on every set.
         requests: table or folder of request texts of the scans, for `head.family` multimodal
-            (`ich_mil.multimodal.extras`).
+            (`ich_mil.heads.extras`).
         reports: the same for texts that may state the result, which `requests` refuses.
         columns: names in a feature file of columns that are called otherwise there, as in
             `{bag_name: slide_id}`.
@@ -79,7 +79,7 @@ class SetSettings:
     @property
     def extras(self) -> "ExtraSources":
         """Files of the inputs beside the slices."""
-        from ich_mil.multimodal.extras import ExtraSources  # imports pandas
+        from ich_mil.heads.extras import ExtraSources  # imports pandas
 
         named = {name: getattr(self, name) for name in ("requests", "reports", "covariates")}
         return ExtraSources(**{name: filled_path(name, path) for name, path in named.items() if path})

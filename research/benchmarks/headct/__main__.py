@@ -24,14 +24,14 @@ from ich_mil.evaluate.baselines import position_score, slice_prevalence
 from ich_mil.evaluate.result_table import evaluate, format_table
 from ich_mil.evaluate.scores import Scores
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.fit_calibration import calibrating, held_out_logits
+from ich_mil.gp.fit_calibration import calibrating
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.heads.gaussian_process import GaussianProcessHead
 from ich_mil.kernels.segments import take_bags
-from ich_mil.model.model import Member, TrainedModel, bags_of
+from ich_mil.model.model import Member, TrainedModel
 from ich_mil.model.storage import load_model
 from ich_mil.model.training.training_sets import prepare_training
-from ich_mil.network.training.fit_head import fit_to
 from ich_mil.sets.features import FeatureSet
 from ich_mil.sets.views import Views
 from research.benchmarks.timing import machine_name
@@ -43,11 +43,10 @@ def with_heads(model: TrainedModel, learn: Views, settings: HeadSettings) -> Tra
     """The model with new heads, fitted to `learn`, and calibrated singly and jointly on held-out folds."""
     members, logits = [], []
     for number, (member, own) in enumerate(zip(model.members, learn.members, strict=True)):
-        head = fit_to(
-            own, None, replace(settings, random_state=settings.random_state + number), mixed=True
-        ).model_
+        seeded = replace(settings, random_state=settings.random_state + number)
+        head = GaussianProcessHead.fit(own, seeded, mixed=True)
         members.append(Member(member.folder, member.cnn, head, head.calibration, member.seed, None))
-        both = held_out_logits(bags_of(own), head.settings, patients=own.patients, samples=model.samples)
+        both = head.held_out_logits(own, model.samples)
         logits.append(both if head.calibration is None else head.calibration.logits(both))
     features = learn.features
     used = calibrating(features.offsets, features.labels)

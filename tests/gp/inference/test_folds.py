@@ -9,7 +9,6 @@ import torch
 from ich_mil.errors import DataError
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.counterfactual import scan_logits
 from ich_mil.gp.fit import fit
 from ich_mil.gp.fit_calibration import (
     calibrate,
@@ -28,6 +27,7 @@ from ich_mil.gp.inference.projection import Projection
 from ich_mil.gp.inference.replicates import fit_group
 from ich_mil.gp.predict import draw
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.heads.counterfactual import scan_logits
 from tests.gp.synthetic import close, scans
 
 BASE = HeadSettings(n_inducing=12, sweeps=12, variance=0.5, lengthscale_squared=48.0)

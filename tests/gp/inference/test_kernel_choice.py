@@ -11,7 +11,7 @@ from ich_mil.gp.bags import Bags
 from ich_mil.gp.head import Head
 from ich_mil.gp.inference.kernel_choice import choose_kernel
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.network.training.fit_head import fit_to
+from ich_mil.heads.gaussian_process import GaussianProcessHead
 from ich_mil.sets.features import bare_features
 
 SETTINGS = HeadSettings(n_inducing=40, sweeps=15)
@@ -43,7 +43,7 @@ def test_runs_on_scans_keep_the_preset_kernel():
     names = [f"scan {b}" for b in range(80)]
     slices = [f"slice {n}" for n in range(len(train.x))]
     learn = bare_features(train.x.numpy(), train.offsets.diff().numpy(), names, train.labels.numpy(), slices)
-    chosen = fit_to(learn, None, replace(SETTINGS, calibration="none")).model_.settings
+    chosen = GaussianProcessHead.fit(learn, replace(SETTINGS, calibration="none")).settings
     assert (chosen.variance, chosen.bias, chosen.lengthscale_squared) == (0.5, 0.0, 320.0)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid, position_score
+from ich_mil.heads.gaussian_process import GaussianProcessHead
 from ich_mil.model.site.validate import external_set, score_rows
 from ich_mil.sets.features import read_feature_table
 from ich_mil.sets.splits import SPLIT_COLUMNS, write_splits
@@ -25,7 +26,7 @@ def model(tmp_path):
     rows += [("e", 1, "validation"), ("f", 0, "test")]
     splits = pd.DataFrame(rows, columns=["scan", "label", "split"])
     write_splits(splits.assign(patient=splits.scan, content=""), tmp_path / "splits.csv")
-    return SimpleNamespace(folder=tmp_path, is_multimodal=False)
+    return SimpleNamespace(folder=tmp_path, members=[SimpleNamespace(head=GaussianProcessHead)])
 
 
 @pytest.fixture

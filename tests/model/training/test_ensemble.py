@@ -12,15 +12,15 @@ import yaml
 
 from ich_mil.config import RunConfig, SplitSettings
 from ich_mil.errors import ConfigError, ModelError
+from ich_mil.families import RunHeadSettings
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.counterfactual import Counterfactuals, counterfactuals
+from ich_mil.heads.counterfactual import Counterfactuals, counterfactuals
 from ich_mil.model.predictions import DIGITS
 from ich_mil.model.storage import load_model, samples_each
 from ich_mil.model.training import train as training
 from ich_mil.model.training.ensemble import join_runs, joint_splits
 from ich_mil.model.training.train import train
 from ich_mil.model.training.train_members import train_ensemble
-from ich_mil.multimodal.settings import RunHeadSettings
 from ich_mil.network.training.set_settings import SetSettings
 from ich_mil.sets.features import read_feature_table
 from ich_mil.sets.splits import load_splits
@@ -112,7 +112,10 @@ def test_the_mixture_has_the_mean_of_means_and_the_variance_within_and_between(t
         variance = stds.square().mean(0) + means.var(0, correction=0)
         torch.testing.assert_close(getattr(mixture, f"{level}_std").square(), variance, rtol=1e-9, atol=1e-14)
     drawn = [
-        [scan.probabilities(one.calibration(None)) for scan in one.draw(view, model.samples)]
+        [
+            scan.probabilities(one.calibration(None))
+            for scan in one.head.draw(view, model.samples, seed=one.seed)
+        ]
         for one, view in zip(model.members, views.members, strict=True)
     ]
     pooled = [
@@ -130,7 +133,7 @@ def test_without_slices_the_mixture_says_the_mean_of_its_members(trained, views)
     means = mixture.slice_mean.round(decimals=DIGITS).split(views.features.offsets.diff().tolist())
     each = []
     for one, view in zip(model.members, views.members, strict=True):
-        pairs = zip(one.draw(view, model.samples), means, strict=True)
+        pairs = zip(one.head.draw(view, model.samples, seed=one.seed), means, strict=True)
         scans = [counterfactuals(f, p, threshold=0.5, calibration=one.calibration(None)) for f, p in pairs]
         each.append(Counterfactuals.join(scans))
     wanted = torch.stack([one.scan_without for one in each]).mean(0)

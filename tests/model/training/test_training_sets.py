@@ -10,6 +10,7 @@ from ich_mil.config import RunConfig
 from ich_mil.errors import DataError
 from ich_mil.gp.head import Head
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.heads.gaussian_process import GaussianProcessHead
 from ich_mil.model.training import training_sets as module
 from ich_mil.model.training.training_sets import (
     head_scans,
@@ -20,7 +21,6 @@ from ich_mil.model.training.training_sets import (
     unseen_by_network,
     whole_scans,
 )
-from ich_mil.network.training.fit_head import fit_to
 from ich_mil.network.training.set_settings import SetSettings
 from ich_mil.sets.features import read_feature_table
 from tests.feature_table import write_features
@@ -152,9 +152,9 @@ def test_single_slices_do_not_calibrate_beside_scans(tmp_path):
     features = read_feature_table(tmp_path / "f.csv")
     learn = features.as_slices(features.scans[20:])
     settings = HeadSettings(n_inducing=6, sweeps=3)
-    mixed = fit_to(learn, None, settings, mixed=True).model_.calibration
+    mixed = GaussianProcessHead.fit(learn, settings, mixed=True).calibration
     head = Head(**vars(settings)).fit(
         learn.x, learn.offsets, learn.labels, groups=learn.patients, calibrates=learn.offsets.diff() > 1
     )
     assert mixed == head.model_.calibration
-    assert mixed != fit_to(learn, None, settings).model_.calibration
+    assert mixed != GaussianProcessHead.fit(learn, settings).calibration

@@ -13,7 +13,7 @@ from ich_mil.evaluate.baselines import position_score
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import platt
 from ich_mil.gp.predict import predict
-from ich_mil.network.training.fit_head import fit_to
+from ich_mil.heads.gaussian_process import GaussianProcessHead
 from ich_mil.sets.features import read_feature_table
 from research.reproduce import scoring
 from research.reproduce.protocol import read_protocol
@@ -96,7 +96,8 @@ def test_the_cnn_is_calibrated_as_a_head_is(task, config):
 
 def test_a_head_is_fitted_to_its_task(task, config):
     test, found = task.scored["away"], scored(MAIN, task, config)
-    model = fit_to(task.train, task.validation, config.head("G-VGPMIL", 8, seed=4)).model_
+    settings = config.head("G-VGPMIL", 8, seed=4)
+    model = GaussianProcessHead.fit(task.train, settings, watch=task.validation).model
     scans = model, Bags(test.x, test.offsets, ids=test.scans)
     wanted = predict(*scans, samples=50, seed=4, calibration=model.calibration)
     pairs = ("scan", wanted.scan_mean), ("scan_std", wanted.scan_std), ("slice", wanted.slice_mean)

@@ -8,9 +8,9 @@ beside the slices.
 Shapes: N slices of all scans, n slices of one scan, L samples.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -22,28 +22,8 @@ from ich_mil.gp.predict import Sampled
 from ich_mil.sets.extras import ExtraInstance
 
 
-class WithoutExtra(NamedTuple):
-    """Samples of a scan without an input beside its slices.
-
-    Attributes:
-        kind: `sentence` or `covariates`.
-        text: the sentence, or the values.
-        primary: probability that it counts.
-        scan_logit: (L, 1) scan logit without it.
-    """
-
-    kind: str
-    text: str
-    primary: float
-    scan_logit: Tensor
-
-
 class ScanSamples(Protocol):
     """Posterior samples of one scan by a head of any family."""
-
-    @property
-    def n_slices(self) -> int:
-        """Number of slices n."""
 
     @property
     def logits(self) -> Tensor:
@@ -59,8 +39,8 @@ class ScanSamples(Protocol):
     def without(self, first: int, last: int) -> Tensor:
         """Scan logit (L, 1) without the slices `first` to `last`; at least one slice must be left."""
 
-    def without_extras(self) -> Sequence[WithoutExtra]:
-        """Each input beside the slices in turn; empty for a head of slices alone."""
+    def without_extras(self, probability: Callable[[Tensor], float], /) -> Sequence[ExtraInstance]:
+        """Inputs beside the slices, with the `probability` of the scan logit (L, 1) without each."""
 
 
 def scan_logits(drawn: Iterable[ScanSamples]) -> Tensor:
@@ -132,14 +112,14 @@ def counterfactuals(
         places: increasing indices of the slices to remove in turn; None: all slices.
         calibration: calibration of the scan probability.
     """
-    own = range(draw.n_slices) if places is None else places
+    own = range(draw.logits.shape[1]) if places is None else places
 
     def probability(logit: Tensor) -> float:
         p = torch.sigmoid(logit) if calibration is None else calibration.scan(logit)
         return float(p.mean())
 
     def without(first: int, last: int) -> float:
-        if last - first + 1 == draw.n_slices:
+        if last - first + 1 == draw.logits.shape[1]:
             return float("nan")
         return probability(draw.without(first, last))
 
@@ -148,11 +128,7 @@ def counterfactuals(
         for first, last in slice_runs((slice_mean >= threshold).cpu().numpy())
     )
     single = torch.tensor([without(n, n) for n in own], dtype=torch.float64)
-    extras = (
-        ExtraInstance(one.kind, one.text, one.primary, probability(one.scan_logit))
-        for one in draw.without_extras()
-    )
-    return Counterfactuals(single, (tuple(runs),), (tuple(extras),))
+    return Counterfactuals(single, (tuple(runs),), (tuple(draw.without_extras(probability)),))
 
 
 def mean_counterfactuals(members: Sequence[Counterfactuals]) -> Counterfactuals:

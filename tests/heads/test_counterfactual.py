@@ -9,16 +9,16 @@ from scipy.stats import norm
 
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
-from ich_mil.gp.counterfactual import (
+from ich_mil.gp.fit import fit
+from ich_mil.gp.predict import draw, predict
+from ich_mil.gp.settings import HeadSettings
+from ich_mil.heads.counterfactual import (
     Counterfactuals,
     SliceRun,
     counterfactuals,
     mean_counterfactuals,
     slice_runs,
 )
-from ich_mil.gp.fit import fit
-from ich_mil.gp.predict import draw, predict
-from ich_mil.gp.settings import HeadSettings
 from tests.gp.synthetic import scans
 
 
