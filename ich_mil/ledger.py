@@ -109,15 +109,15 @@ class Code(StrEnum):
     TILTED = "tilted", "noted", "routine", "gantry tilted"
     FLIPPED = (
         "flipped",
-        "noted",
+        "corrected",
         "problem",
-        "rows or columns stored in reverse order; images are shown as stored",
+        "images stored mirrored or turned, shown with the patient's left at the right",
     )
     PIXELS_NOT_SQUARE = (
         "pixels-not-square",
-        "noted",
+        "corrected",
         "problem",
-        "pixels are not square: images are stretched, also for the model",
+        "pixels that were not square resampled",
     )
     CENTRE_MOVES = "centre-moves", "noted", "routine", "image centre moves"
     OTHER_PICTURE = (

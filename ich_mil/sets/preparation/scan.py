@@ -3,7 +3,7 @@
 Series are tried in the order of `rank_series` until one shows a head. An unreadable slice is removed and the
 rest are ordered again, so that a duplicate can replace it and a gap is reported.
 
-Legend: `n` slices of the scan, `H, W` pixels.
+Legend: `n` slices of the scan, `H, W` pixels of its turned pictures (`ich_mil.study.geometry.upright`).
 """
 
 import math
@@ -27,6 +27,7 @@ from ich_mil.study.contrast import SitePhrases
 from ich_mil.study.files.header import SliceHeader, slice_entry, slice_name
 from ich_mil.study.geometry.order import Series
 from ich_mil.study.geometry.planes import AXIAL_DEGREES, tilt_degrees
+from ich_mil.study.geometry.upright import Upright
 from ich_mil.study.pixels.read import read_slice
 from ich_mil.study.series import MOST_TRIED, average_groups, group_series, study_refusal
 from ich_mil.study.series_choice import kind_entries, not_chosen, rank_series, reason_for
@@ -80,14 +81,16 @@ def write_scan(out: Path, scan: str, record: ScanRecord, stack: np.ndarray | Non
     write_record(out, scan, record)
 
 
-def slice_row(group: Sequence[SliceHeader], *, content: np.ndarray, codes: Set[Code]) -> dict[str, Any]:
-    """Row of the record, without `position_mm`, of a slice `content` (H, W) that is the mean of a group."""
+def slice_row(
+    group: Sequence[SliceHeader], *, content: np.ndarray, codes: Set[Code], upright: Upright
+) -> dict[str, Any]:
+    """Row of the record, without `position_mm`, of a slice `content` (H, W): the mean of a group, turned."""
     middle = group[len(group) // 2]
     return {
         "sources": list(_names(group)),
         "sops": [header.sop_uid for header in group],
         "sop": middle.sop_uid,
-        "orientation": middle.orientation,
+        "orientation": upright.orientation(middle.orientation),
         "corrections": sorted(codes),
         "content": digest(content.tobytes()),
     }
@@ -126,7 +129,7 @@ def read_scan(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
         fingerprint=task.fingerprint,
         n_bytes=0,  # set by write_scan
         patient=patients[0] if patients else task.scan,
-        pixel_mm=series.headers[0].spacing if series else (0.0, 0.0),
+        pixel_mm=Upright.of(series.headers[0]).spacing if series else (0.0, 0.0),
         slices=rows,
         entries=[replace(entry, scan=task.scan) for entry in entries],
     )
@@ -158,13 +161,14 @@ def _choose_and_read(
         if task.thickness_mm:
             averaged = average_groups(series, thickness=task.thickness_mm)
             groups = [tuple(series.headers[i] for i in group) for group in averaged]
-        stack, unreadable = _read(series, groups, task, done)
+        upright = Upright.of(series.headers[0])
+        stack, unreadable = _read(upright, groups, task, done)
         if unreadable:
             entries += unreadable.values()
             headers = [header for header in headers if slice_name(header) not in unreadable]
             continue
         slices = [done[_names(group)] for group in groups]
-        no_head = head_refusal(stack, spacing=series.headers[0].spacing)
+        no_head = head_refusal(stack, spacing=upright.spacing)
         if no_head is None:
             break
         detail = (
@@ -184,7 +188,7 @@ def _choose_and_read(
         entries.append(LedgerEntry(task.scan, "", code, detail))
 
     is_axial = tilt_degrees(series.headers[0]) <= AXIAL_DEGREES
-    if is_axial and (cut_off := head_cut_off(stack, spacing=series.headers[0].spacing)):
+    if is_axial and (cut_off := head_cut_off(stack, spacing=upright.spacing)):
         note(Code.PART_OF_HEAD, cut_off)
     if len(every_series) > 1:
         reason = reason_for(series, candidates, task.site)
@@ -223,19 +227,18 @@ def _other_pictures(series: Series, root: Path) -> list[LedgerEntry]:
 
 
 def _read(
-    series: Series, groups: Sequence[tuple[SliceHeader, ...]], task: ScanTask, done: dict[Names, _Slice]
+    upright: Upright, groups: Sequence[tuple[SliceHeader, ...]], task: ScanTask, done: dict[Names, _Slice]
 ) -> tuple[np.ndarray, dict[str, LedgerEntry]]:
     """Read the slice groups of a series into one stack (n, H, W), and ledger lines of unreadable slices.
 
     Groups in the cache `done` are copied. Afterwards the pictures in `done` are views of this stack.
     """
-    first = series.headers[0]
     # One large allocation gets large memory pages; separate allocations take as long as decoding.
-    stack = np.empty((len(groups), first.rows, first.columns), dtype=np.int16)
+    stack = np.empty((len(groups), *upright.shape), dtype=np.int16)
     unreadable: dict[str, LedgerEntry] = {}
     for picture, group in zip(stack, groups, strict=True):
         names = _names(group)
-        group_slice = done.get(names) or _read_group(group, task.root)
+        group_slice = done.get(names) or _read_group(group, task.root, upright)
         if isinstance(group_slice, dict):
             unreadable |= group_slice
         else:
@@ -244,8 +247,10 @@ def _read(
     return stack, unreadable
 
 
-def _read_group(group: Sequence[SliceHeader], root: Path) -> _Slice | dict[str, LedgerEntry]:
-    """Read the slices of a group and average them, or the ledger line by name of an unreadable slice."""
+def _read_group(
+    group: Sequence[SliceHeader], root: Path, upright: Upright
+) -> _Slice | dict[str, LedgerEntry]:
+    """Read, average and turn the slices of a group, or the ledger line by name of an unreadable slice."""
     pictures: list[np.ndarray] = []
     codes: set[Code] = set()
     entries: list[LedgerEntry] = []
@@ -265,7 +270,8 @@ def _read_group(group: Sequence[SliceHeader], root: Path) -> _Slice | dict[str, 
         codes.add(Code.AVERAGED)
         moved = [_aligned(hu, header, centre) for hu, header in zip(pictures, group, strict=True)]
         picture = np.rint(np.sum(moved, axis=0, dtype=np.int32) / len(group)).astype(np.int16)
-    return _Slice(picture, slice_row(group, content=picture, codes=codes), entries)
+    picture = upright.picture(picture)
+    return _Slice(picture, slice_row(group, content=picture, codes=codes, upright=upright), entries)
 
 
 def _aligned(hu: np.ndarray, header: SliceHeader, position: np.ndarray) -> np.ndarray:

@@ -105,7 +105,7 @@ def test_drifting_slices_are_aligned_before_averaging(series, tmp_path):
         np.testing.assert_array_equal(other[16:-16, 16:-16], moved[16:-16, 16:-16])
 
 
-def test_record_has_the_edges_of_slices(series, tmp_path):
+def test_mirrored_pictures_are_turned(series, tmp_path):
     plain = prepare("unlabelled", tmp_path / "set", tmp_path / "plain", jobs=1)
     (scan,) = plain.scans.index
     assert set(prepared_study(plain, scan).edges) == {Edges("R", "L", "A", "P")}
@@ -114,8 +114,8 @@ def test_record_has_the_edges_of_slices(series, tmp_path):
         phantoms.rewrite(path, path, ImageOrientationPatient=[-1, 0, 0, *image.orientation[3:]])
     mirrored = prepare("unlabelled", tmp_path / "set", tmp_path / "mirrored", jobs=1)
     assert Code.FLIPPED in set(mirrored.ledger.code)
-    np.testing.assert_array_equal(mirrored.hu(scan), plain.hu(scan))
-    assert prepared_study(mirrored, scan).edges == [Edges("L", "R", "A", "P")] * len(series)
+    np.testing.assert_array_equal(mirrored.hu(scan), plain.hu(scan)[:, :, ::-1])
+    assert prepared_study(mirrored, scan).edges == [Edges("R", "L", "A", "P")] * len(series)
 
 
 def several(cq500_root):
