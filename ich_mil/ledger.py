@@ -74,6 +74,7 @@ class Code(StrEnum):
     NOT_CT = "not-ct", "refused", "routine", "not CT"
     LOCALIZER = "localizer", "refused", "routine", "a localizer"
     NOT_AN_IMAGE = "not-an-image", "refused", "routine", "no image"
+    CAPTURE = "capture", "refused", "routine", "a dose sheet or screen capture"
     MULTI_FRAME = "multi-frame", "refused", "incomplete", "frames without distinct positions"
     NO_GEOMETRY = "no-geometry", "refused", "incomplete", "position or orientation missing"
     NO_UID = "no-uid", "refused", "incomplete", "identifiers missing"

@@ -22,7 +22,8 @@ from ich_mil.sets.labels import name_some
 from ich_mil.sets.layouts.collection import Collection, Refused, Scans, Series, Source, every_file
 from ich_mil.sets.layouts.slice_pictures import Window, is_picture, read_picture
 from ich_mil.sets.preparation.record import ScanRecord
-from ich_mil.sets.preparation.scan import ScanTask, slice_row, write_scan
+from ich_mil.sets.preparation.scan import ScanTask, write_scan
+from ich_mil.sets.preparation.stack import slice_row
 from ich_mil.sets.scan_labels import LABELS, find_labels, read_scan_labels
 from ich_mil.sets.scan_names import ScanNames
 from ich_mil.sets.splits import patient_key

@@ -1,8 +1,8 @@
 """Turn of axial pictures to one convention: rows run to the left, columns to the back, pixels are square.
 
 In: the header of a slice. Out: an `Upright` that turns the pictures of its series, and maps on them back to
-the stored pixels. Transposition and reversal are exact. Pixels of unequal spacing are interpolated linearly to
-the finer spacing. Slices that are not axial are not turned.
+the stored pixels. Transposition and reversal are exact. Pixels of unequal spacing are interpolated linearly
+to the finer spacing. Slices that are not axial are not turned.
 
 Source: DICOM PS3.3 C.7.6.2.1.1 (position and orientation; patient axes are LPS).
 Shapes: H, W stored pixels; h, w pixels of the turned picture.
