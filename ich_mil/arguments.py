@@ -60,7 +60,7 @@ def _with_dicom(wanted: bool) -> bool:
     return wanted
 
 
-Studies = Annotated[Path, typer.Argument(exists=True, help="A study, or a folder with several.")]
+Studies = Annotated[Path, typer.Argument(exists=True, help="A study, a folder of several, or a NIfTI file.")]
 Predictions = Annotated[Path, typer.Argument(help="The folder of 'predict' or 'validate'.")]
 Model = Annotated[Path, typer.Option(metavar="RUN", help="Folder of a run, or headct-base.")]
 Jobs = Annotated[int, typer.Option(min=0, help="Worker processes; 0: one per core.")]

@@ -114,6 +114,8 @@ class Code(StrEnum):
         "problem",
         "images stored mirrored or turned, shown with the patient's left at the right",
     )
+    ORIENTATION_UNKNOWN = "orientation-unknown", "noted", "incomplete", "orientation not stated"
+    """The file does not tell the patient's sides, or tells them twice differently (NIfTI)."""
     PIXELS_NOT_SQUARE = (
         "pixels-not-square",
         "corrected",

@@ -14,7 +14,8 @@ from ich_mil.progress import say
 @app.command(epilog=examples("ich-mil labels-template /data/site"))
 def labels_template(
     root: Annotated[
-        Path, typer.Argument(exists=True, help="Folder with the DICOM files; labels.csv is written into it.")
+        Path,
+        typer.Argument(exists=True, file_okay=False, help="Folder of the studies; gets labels.csv."),
     ],
 ) -> None:
     """Write the table of labels to fill in."""

@@ -36,7 +36,9 @@ def predict(
     covariates: arg.Covariates = None,
 ) -> None:
     """Predict new studies: probabilities, pages, DICOM results."""
-    out = arg.check_out(out or Path("predictions") / root.resolve().name, root)
+    from ich_mil.study.files.nifti import without_suffix
+
+    out = arg.check_out(out or Path("predictions") / without_suffix(root.resolve().name), root)
     extras = arg.extra_sources(requests, reports, covariates)
     arg.check_model(model)
 

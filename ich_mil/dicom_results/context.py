@@ -22,6 +22,7 @@ from ich_mil.errors import DataError, DicomError
 from ich_mil.model.predictions import ScanPrediction
 from ich_mil.study.files.elements import Elements
 from ich_mil.study.files.header import SliceHeader, headers_and_elements, slice_file
+from ich_mil.study.files.nifti import is_nifti
 from ich_mil.study.geometry.planes import heights_along, normal_of
 from ich_mil.study.geometry.upright import Upright
 from ich_mil.study.study import Study
@@ -125,9 +126,11 @@ def read_context(scan: ScanPrediction, study: Study) -> StudyContext:
     """Read the headers of the source images of a study.
 
     Raises:
-        DataError: the slices of the study are not those of `scan`, or a source file is missing or has
-            changed.
+        DataError: the slices of the study are not those of `scan`, or a source file is missing, has changed
+            or is not DICOM.
     """
+    if is_nifti(study.files[0].name):
+        raise DataError(f"{study.files[0]}: is NIfTI; DICOM results need DICOM files, leave out --dicom")
     if [row["sop"] for row in study.rows] != [one.name for one in scan.slices]:
         raise DataError(
             f"{study.root}: the slices of scan {scan.scan!r} are not those of the predictions; "

@@ -136,7 +136,8 @@ class ScanLabels:
             yield f"rows that fit no scan with a readable file: {name_some(shown, _MOST)}{why}"
         if several := [line for line in rows.index if len(scans[line]) > 1]:
             shown = [f"{', '.join(ids[line])} (line {line}: {len(scans[line])})" for line in several]
-            yield f"ids that fit several scans, name these by StudyInstanceUID: {name_some(shown, _MOST)}"
+            fault = "ids that fit several scans, name these by StudyInstanceUID or path"
+            yield f"{fault}: {name_some(shown, _MOST)}"
         lines: dict[str, list[str]] = defaultdict(list)
         for line, fits in scans.items():
             if len(fits) == 1:

@@ -1,30 +1,43 @@
-"""Folder layout: any folder of DICOM files, with scan labels in a table in the root or without labels.
+"""Folder layout: any folder of DICOM or NIfTI files, with scan labels in a table in the root or without.
+
+Each NIfTI file is a scan of its own; its id is its path without the suffix. A NIfTI file in a folder with
+DICOM slices is a copy of them or a mask, and takes no part.
 
 The table `labels.csv` or `labels.xlsx` (`ich_mil.sets.scan_labels`) names a study by its folder, its
-accession number, its StudyInstanceUID or one of its SeriesInstanceUIDs. All other files below the root, at
+accession number, its StudyInstanceUID or one of its SeriesInstanceUIDs, and a NIfTI file by its name or path
+with or without suffix. All other files below the root, at
 any depth, are grouped by study. A study without a label takes no part.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
+from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.sets.labels import UNKNOWN
 from ich_mil.sets.layouts.collection import Collection, Refused, Scans, Series, Source, every_file
 from ich_mil.sets.preparation.identifying_texts import accession_number
 from ich_mil.sets.scan_labels import LABELS, find_labels, read_scan_labels
 from ich_mil.sets.scan_names import ScanNames, folder_names, folder_of
+from ich_mil.study.files.nifti import is_nifti
 
 
 class FolderCollection(Collection):
-    """Studies below a folder; with `labelled`, scan labels are read from the table in it."""
+    """Studies below a folder, or one NIfTI file; with `labelled`, the table in the folder has their labels.
+
+    Attributes:
+        file: name of the NIfTI file that alone is read; '' if all files are.
+    """
 
     def __init__(self, root: Path, *, labelled: bool) -> None:
-        super().__init__(root)
-        self.table = read_scan_labels(find_labels(root)) if labelled else None
+        self.file = root.name if is_nifti(root.name) and root.is_file() else ""
+        super().__init__(root.parent if self.file else root)
+        self.table = read_scan_labels(find_labels(self.root)) if labelled else None
         self.labels: dict[str, int] = {}
 
     def files(self) -> Iterator[str]:
-        """All files below the folder except tables of labels in it."""
+        """All files below the folder except tables of labels in it; or the NIfTI file."""
+        if self.file:
+            return iter([self.file])
         return (path for path in every_file(self.root, self.root) if not LABELS.fullmatch(path))
 
     def scan_label(self, scan: str, sources: Sequence[Source]) -> int:
@@ -32,14 +45,28 @@ class FolderCollection(Collection):
         return self.labels.get(scan, UNKNOWN)
 
     def check(self, scans: Scans, refused: Refused = (), series: Iterable[Series] = ()) -> None:
-        """Require that each labelled row fits one study, and leave out studies without a label."""
-        if self.table is None:
-            return
+        """Require that each labelled row fits one study.
+
+        Studies without a label are left out, and so are NIfTI files in a folder with DICOM slices.
+        """
         first: dict[str, str] = {}
         folders: set[tuple[str, str]] = set()
         for scan, sources in scans:
             first[scan] = sources[0].path
             folders |= {(scan, folder_of(source.path)) for source in sources}
+        with_dicom = {folder for scan, folder in folders if not is_nifti(first[scan])}
+        volumes = {scan: path for scan, path in first.items() if is_nifti(path)}
+        copies = {scan: path for scan, path in volumes.items() if folder_of(path) in with_dicom}
+        detail = "a NIfTI file beside DICOM slices, which were used"
+        self.entries += [LedgerEntry("", path, Code.SERIES_NOT_CHOSEN, detail) for path in copies.values()]
+        self.left_out = {*copies}
+        if self.table is None:
+            return
+        first = {scan: path for scan, path in first.items() if scan not in copies}
+        names = [*folder_names((scan, folder) for scan, folder in folders if scan in first)]
+        for scan, path in volumes.items():
+            if scan in first:
+                names += [(scan, path), (scan, PurePath(path).name), (scan, PurePath(scan).name)]
 
         def more() -> Iterator[tuple[str, str]]:
             for one in series:
@@ -47,6 +74,7 @@ class FolderCollection(Collection):
                 if number := accession_number(self.root / one.path):
                     yield one.scan, number
 
-        rows, reading = self.table.match(ScanNames(folder_names(folders)), more, refused)
+        rows, reading = self.table.match(ScanNames(names), more, refused)
         self.labels = dict(zip(rows.index, rows.label, strict=True))
         self.leave_out({scan: path for scan, path in first.items() if scan not in self.labels}, reading)
+        self.left_out |= copies.keys()

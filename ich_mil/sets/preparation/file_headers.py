@@ -15,6 +15,7 @@ from ich_mil.errors import DicomError
 from ich_mil.sets.layouts.slice_pictures import is_picture, picture_headers
 from ich_mil.sets.splits import patient_key
 from ich_mil.study.files.header import SliceHeader, read_headers
+from ich_mil.study.files.nifti import is_nifti, nifti_headers, without_suffix
 
 # These archives hold several files and may have any name; the packed formats hold one file and keep its name.
 _PACKS_SEVERAL = re.compile(r".+\.(zip|7z|rar|tgz|tar|tar\.\w+)", re.IGNORECASE)
@@ -43,8 +44,12 @@ def read_files(paths: Sequence[str], root: Path, pictures: bool) -> list[FileHea
     chunk = []
     for path in paths:
         try:
-            read = picture_headers if pictures and is_picture(path) else read_headers
-            headers = read(root / path)
+            if pictures and is_picture(path):
+                headers: tuple[SliceHeader, ...] = picture_headers(root / path)
+            elif is_nifti(path) and not pictures:
+                headers = nifti_headers(root / path, without_suffix(path))
+            else:
+                headers = read_headers(root / path)
         except DicomError as error:
             reason = str(error).removeprefix(f"{root}{os.sep}")
             known = error.is_dicom or os.path.isdir(root / path)  # noqa: PTH112 - a folder has no content

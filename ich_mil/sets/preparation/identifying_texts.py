@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ich_mil.errors import DataError
 from ich_mil.study.files.elements import read_elements
+from ich_mil.study.files.nifti import is_nifti
 from ich_mil.study.study import Study
 
 KEYWORDS = (
@@ -36,10 +37,14 @@ def accession_number(path: Path) -> str:
 def study_texts(study: Study, keywords: Sequence[str] = KEYWORDS) -> dict[str, str]:
     """Non-empty texts of the lowest slice of a study by DICOM keyword; escape them before display.
 
+    A NIfTI file has none.
+
     Raises:
         DataError: the DICOM file cannot be read.
     """
     path = study.files[0]
+    if is_nifti(path.name):  # it has none
+        return {}
     try:
         elements = read_elements(path, keywords)
     except Exception as error:  # malformed input can raise any exception in the parser

@@ -72,7 +72,7 @@ def prepare(
 
     Args:
         layout: layout of files and labels.
-        root: the folder to read.
+        root: the folder to read, or one NIfTI file.
         out: the folder to write.
         jobs: number of parallel workers.
         thickness_mm: thin slices are averaged to about this thickness in mm; 0 leaves them unchanged.
@@ -87,9 +87,11 @@ def prepare(
     about: dict[str, Any] = {
         "format": FORMAT,
         "layout": layout,
-        "root": str(root.resolve()),
+        "root": str((root.parent if root.is_file() else root).resolve()),
         "thickness_mm": float(thickness_mm),
     }
+    if root.is_file():
+        about["file"] = root.name
     if layout == "slices":
         about["window"] = None if window is None else list(window)
     site = read_site_phrases(contrast_words)
@@ -136,7 +138,7 @@ def _check_target(out: Path, about: dict[str, Any]) -> bool:
         raise DataError(f"{path}: is damaged ({error}); delete it and run the same command again") from error
     if old.get("format") != FORMAT:
         return False  # another version: everything is prepared again
-    for name in ("root", "layout", "thickness_mm", "window"):
+    for name in ("root", "file", "layout", "thickness_mm", "window"):
         if old.get(name) != about.get(name):
             what = f"{name.removesuffix('_mm')} {old.get(name)}, not {about.get(name)}"
             raise DataError(f"{out}: was prepared with {what}; choose another folder for the prepared set")

@@ -1,4 +1,4 @@
-"""Read one study from a folder of DICOM files into memory; `prepare` writes the same for a whole data set."""
+"""Read one study, DICOM or NIfTI, into memory; `prepare` writes the same for a whole data set."""
 
 from pathlib import Path
 
@@ -16,13 +16,13 @@ from ich_mil.study.study import Study
 def read_study(
     folder: str | Path, *, thickness_mm: float = AVERAGE_TO_MM, contrast_words: Path | None = None
 ) -> Study:
-    """Read the head CT of the one study in a folder, at any depth.
+    """Read the head CT of the one study in a folder, at any depth, or of a NIfTI file.
 
     The series that shows a plain axial head is chosen; its slices are ordered, converted to Hounsfield units,
     and averaged where they are thin.
 
     Args:
-        folder: folder of the DICOM files of one study.
+        folder: folder with the DICOM files of one study or one NIfTI file (`.nii`, `.nii.gz`), or that file.
         thickness_mm: thin slices are averaged to about this thickness in mm; 0 leaves them unchanged.
         contrast_words: a CSV file with contrast words of the site (`ich_mil.study.contrast`).
 
@@ -35,6 +35,7 @@ def read_study(
     collection = FolderCollection(Path(folder), labelled=False)
     with HeaderIndex(None, collection, layout="unlabelled") as index:
         n_files = index.update(jobs=1)
+        collection.check((scan.scan, scan.sources) for scan in index.scans())
         scans = list(index.scans())
         refused = list(index.refused())
         if not scans:
@@ -42,7 +43,8 @@ def read_study(
             raise DataError(f"{folder}: {reason}")
         if len(scans) > 1:
             raise DataError(
-                f"{folder}: holds {len(scans)} studies; name the folder of one, or use 'ich-mil predict'"
+                f"{folder}: holds {len(scans)} studies; name the folder or file of one, or use 'ich-mil "
+                "predict'"
             )
         (scan,) = scans
         root = collection.root.absolute()
@@ -51,7 +53,7 @@ def read_study(
             raise DataError(f"{folder}: its files have changed while they were read; read it again")
         # those of another study count for it alone; a study without a usable slice has a line here
         others = [line for line in (*refused, *index.lost_slices()) if line.scan in (scan.scan, "")]
-        ledger = (*others, *index.empty_scans(), *record.entries)
+        ledger = (*others, *index.empty_scans(), *record.entries, *collection.entries)
     if hu is None:
         reason = next(entry.detail for entry in record.entries if entry.code == Code.SCAN_EMPTY)
         raise DataError(f"{folder}: no slice can be used; {reason}")

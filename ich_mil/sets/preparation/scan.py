@@ -7,7 +7,8 @@ Legend: `n` slices of the scan, `H, W` pixels of its turned pictures (`ich_mil.s
 """
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -25,11 +26,13 @@ from ich_mil.sets.store import scan_file
 from ich_mil.study.anatomy import head_cut_off, head_refusal
 from ich_mil.study.contrast import SitePhrases
 from ich_mil.study.files.header import SliceHeader, slice_entry, slice_name
+from ich_mil.study.files.nifti import SYNTAX
 from ich_mil.study.geometry.order import Series
 from ich_mil.study.geometry.planes import AXIAL_DEGREES, tilt_degrees
 from ich_mil.study.geometry.upright import Upright
 from ich_mil.study.pixels.read import read_slice
 from ich_mil.study.pixels.sharpness import sharpness
+from ich_mil.study.pixels.volume import read_volume
 from ich_mil.study.series import MOST_TRIED, average_groups, group_series, study_refusal
 from ich_mil.study.series_choice import kind_entries, not_chosen, rank_series, reason_for
 
@@ -82,12 +85,17 @@ def write_scan(out: Path, scan: str, record: ScanRecord, stack: np.ndarray | Non
 def read_scan(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
     """Record and HU (n, H, W) of a scan, lowest slice first. The HU are None if no slice can be used."""
     entries: list[LedgerEntry] = []
-    too_large = study_refusal(task.headers)
-    series, stack, rows = (None, None, []) if too_large else _choose_and_read(task, entries)
+    reason = study_refusal(task.headers)
+    volumes = {} if reason else _read_volumes(task, entries)
+    usable = [h for h in task.headers if h.pixels.syntax != SYNTAX or h.path in volumes]
+    if not usable:
+        reason = entries[0].detail
+    choice = (None, None, []) if reason else _choose_and_read(task._replace(headers=usable), entries, volumes)
+    series, stack, rows = choice
     if series is None:
-        reason = next((entry.detail for entry in entries if entry.code == Code.NO_HEAD), "")
-        detail = too_large or f"none of its series ({MOST_TRIED} are tried) shows a head that can be read"
-        detail += f"; the likeliest: {reason}" if reason else ""
+        no_head = next((entry.detail for entry in entries if entry.code == Code.NO_HEAD), "")
+        detail = reason or f"none of its series ({MOST_TRIED} are tried) shows a head that can be read"
+        detail += f"; the likeliest: {no_head}" if no_head else ""
         entries.append(LedgerEntry(task.scan, "", Code.SCAN_EMPTY, detail))
     # With two patients under one study UID, the head of one may be in a series that was not chosen.
     chosen = series.headers if series else ()
@@ -109,13 +117,25 @@ def read_scan(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
     return record, stack
 
 
+def _read_volumes(task: ScanTask, entries: list[LedgerEntry]) -> dict[str, np.ndarray]:
+    """Values of the NIfTI files of a scan by path; files that cannot be read have a ledger line instead."""
+    volumes = {}
+    for path in sorted({header.path for header in task.headers if header.pixels.syntax == SYNTAX}):
+        try:
+            volumes[path], notes = read_volume(task.root / path)
+        except DicomError as error:
+            notes = ((Code(error.code), str(error).removeprefix(f"{task.root}{os.sep}")),)
+        entries += [LedgerEntry(task.scan, path, *note) for note in notes]
+    return volumes
+
+
 def _patients(headers: Sequence[SliceHeader]) -> list[str]:
     """Sorted distinct patient keys of the headers."""
     return sorted({header.patient_id for header in headers if header.patient_id})
 
 
 def _choose_and_read(
-    task: ScanTask, entries: list[LedgerEntry]
+    task: ScanTask, entries: list[LedgerEntry], volumes: Mapping[str, np.ndarray]
 ) -> tuple[Series | None, np.ndarray | None, list[dict[str, Any]]]:
     """Series that shows a head, HU of its slices (n, H, W), their rows of the record; None if no series does.
 
@@ -140,7 +160,7 @@ def _choose_and_read(
             averaged = average_groups(series, thickness=task.thickness_mm)
             groups = [tuple(series.headers[i] for i in group) for group in averaged]
         upright = Upright.of(series.headers[0])
-        stack, unreadable = read_stack(upright, groups, task.root, done)
+        stack, unreadable = read_stack(upright, groups, task.root, done, volumes)
         if unreadable:
             entries += unreadable.values()
             headers = [header for header in headers if slice_name(header) not in unreadable]
@@ -165,7 +185,7 @@ def _choose_and_read(
         *not_chosen(series, candidates, task.site),
         *kind_entries(series, task.site, candidates),
         *series.entries,
-        *_other_pictures(series, task.root),
+        *_other_pictures(series, task.root, volumes),
     ]
 
     def note(code: Code, detail: str) -> None:
@@ -201,7 +221,7 @@ def _positions_lost(series: Series) -> str:
     return f"; {n + n_doubles} slices lie at {places}: their positions were lost, export the study again"
 
 
-def _other_pictures(series: Series, root: Path) -> list[LedgerEntry]:
+def _other_pictures(series: Series, root: Path, volumes: Mapping[str, np.ndarray]) -> list[LedgerEntry]:
     """Ledger lines for duplicates whose pixels differ from those of the slice used at the same position."""
     doubles = {entry.file for entry in series.entries if entry.code == Code.DUPLICATE}
     entries = []
@@ -210,7 +230,8 @@ def _other_pictures(series: Series, root: Path) -> list[LedgerEntry]:
             continue
         used = min(series.headers, key=lambda head: math.dist(head.position, header.position))
         try:
-            same = np.array_equal(read_slice(header, root=root)[0], read_slice(used, root=root)[0])
+            here, there = (read_slice(one, root=root, volumes=volumes)[0] for one in (header, used))
+            same = np.array_equal(here, there)
         except DicomError:  # unreadable pixels cannot be compared
             continue
         if not same:

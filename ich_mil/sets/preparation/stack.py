@@ -4,7 +4,7 @@ Legend: `n` slices of the scan, `H, W` pixels of its turned pictures (`ich_mil.s
 """
 
 import os
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,12 +25,12 @@ def slice_row(
     group: Sequence[SliceHeader], *, content: np.ndarray, codes: Set[Code], upright: Upright
 ) -> dict[str, Any]:
     """Row of the record, without `position_mm`, of a slice `content` (H, W): the mean of a group, turned."""
-    middle = group[len(group) // 2]
+    middle, unknown = group[len(group) // 2], Code.ORIENTATION_UNKNOWN in codes
     return {
         "sources": list(names_of(group)),
         "sops": [header.sop_uid for header in group],
         "sop": middle.sop_uid,
-        "orientation": upright.orientation(middle.orientation),
+        "orientation": () if unknown else upright.orientation(middle.orientation),
         "corrections": sorted(codes),
         "content": digest(content.tobytes()),
     }
@@ -50,18 +50,23 @@ class PreparedSlice(NamedTuple):
 
 
 def read_stack(
-    upright: Upright, groups: Sequence[tuple[SliceHeader, ...]], root: Path, done: dict[Names, PreparedSlice]
+    upright: Upright,
+    groups: Sequence[tuple[SliceHeader, ...]],
+    root: Path,
+    done: dict[Names, PreparedSlice],
+    volumes: Mapping[str, np.ndarray] = {},
 ) -> tuple[np.ndarray, dict[str, LedgerEntry]]:
     """Read the slice groups of a series into one stack (n, H, W), and ledger lines of unreadable slices.
 
     Groups in the cache `done` are copied. Afterwards the pictures in `done` are views of this stack.
+    `volumes` are as in `read_slice`.
     """
     # One large allocation gets large memory pages; separate allocations take as long as decoding.
     stack = np.empty((len(groups), *upright.shape), dtype=np.int16)
     unreadable: dict[str, LedgerEntry] = {}
     for picture, group in zip(stack, groups, strict=True):
         names = names_of(group)
-        group_slice = done.get(names) or _read_group(group, root, upright)
+        group_slice = done.get(names) or _read_group(group, root, upright, volumes)
         if isinstance(group_slice, dict):
             unreadable |= group_slice
         else:
@@ -71,7 +76,7 @@ def read_stack(
 
 
 def _read_group(
-    group: Sequence[SliceHeader], root: Path, upright: Upright
+    group: Sequence[SliceHeader], root: Path, upright: Upright, volumes: Mapping[str, np.ndarray]
 ) -> PreparedSlice | dict[str, LedgerEntry]:
     """Read, average and turn the slices of a group, or the ledger line by name of an unreadable slice."""
     pictures: list[np.ndarray] = []
@@ -80,7 +85,7 @@ def _read_group(
     centre = np.mean([header.position for header in group], axis=0)  # (3,)
     for header in group:
         try:
-            hu, notes = read_slice(header, root=root)
+            hu, notes = read_slice(header, root=root, volumes=volumes)
         except DicomError as error:
             detail = str(error).removeprefix(f"{root}{os.sep}")
             return {slice_name(header): slice_entry(header, Code(error.code), detail)}

@@ -49,6 +49,7 @@ _KEYWORDS = frozenset(
 ) | {*SEQUENCES}
 # File names of archives; .nii.gz (NIfTI) and .csv.gz (a table) are not archives.
 _ARCHIVE = re.compile(r".+(\.(zip|7z|rar|tar|tgz)|(?<!\.nii|\.csv)\.(gz|bz2|xz|zst))", re.IGNORECASE)
+_PAIR = re.compile(r".+\.(hdr|img)(\.gz)?", re.IGNORECASE)
 # ImageType of a projection (Siemens writes 'CT_SOM5 MIP'), a subtraction, an iodine map or a virtual
 # non-contrast image: all are derived from an angiography (PS3.3 C.8.2.1.1.1, C.8.16.1).
 _OF_ANGIOGRAPHY = re.compile(r"\b(mip|m(ax|in)[ _]?ip|subtraction|mat_(specific|removed))\b", re.IGNORECASE)
@@ -180,7 +181,8 @@ def _refused(path: Path, error: Exception) -> DicomError:
         packed = "it is an archive, whose contents are not read: unpack it"
         refused = refusal(path, Code.NOT_OPENED, packed)
     elif isinstance(error, NotDicomError):
-        refused = refusal(path, Code.NOT_DICOM, "it is not a DICOM file (PS3.10)")
+        pair = "; save a NIfTI pair .hdr and .img as one .nii file" if _PAIR.fullmatch(path.name) else ""
+        refused = refusal(path, Code.NOT_DICOM, f"it is not a DICOM file (PS3.10){pair}")
     else:
         refused = refusal_of(path, error, failed="not a readable DICOM file")
     refused.is_dicom = not isinstance(error, NotDicomError) and refused.code != Code.NOT_OPENED

@@ -33,6 +33,8 @@ FARTHEST_MM = 1e5
 """Maximum absolute coordinate in an intact header: couches move by a few metres."""
 PIXEL_MM = (1e-3, 1e2)
 """Range of PixelSpacing in an intact header: CT pixels are 0.1 to 2 mm wide."""
+COSINE_TOLERANCE = 5e-3
+"""Tolerance for unit length and orthogonality of direction cosines, above rounding to three decimals."""
 MOST_REASON = 400
 """Maximum number of characters of a reason."""
 MOST_ERROR = 160
@@ -45,8 +47,6 @@ _CT = frozenset({"", CTImageStorage, *MULTI_FRAME_CT})
 _WITHOUT_PIXELS = "although its header is that of a CT: it is truncated, or only the header was exported"
 # RescaleType (0028,1054) values for HU or an unspecified unit (PS3.3 C.11.1.1.2).
 _HU_TYPES = {"", "HU", "US", "UNSPECIFIED"}
-# Tolerance for unit length and orthogonality of direction cosines, above rounding to three decimals.
-_COSINE_TOLERANCE = 5e-3
 # ImageType and descriptions of dose sheets and screen captures, which some scanners store as CT images: GE
 # 'SCREEN SAVE', 'Dose Report'; Siemens 'CT_SOM5 PROT', 'Patient Protocol'; Philips 'Dose Info'; Canon 'DOSE'.
 _CAPTURE = re.compile(
@@ -177,7 +177,7 @@ def check_geometry(
         raise refusal(path, Code.NO_GEOMETRY, f"{absent} absent or not numbers")
     row, column = orientation[:3], orientation[3:]
     off = max(abs(_dot(row, row) - 1), abs(_dot(column, column) - 1), abs(_dot(row, column)))
-    if off > _COSINE_TOLERANCE:
+    if off > COSINE_TOLERANCE:
         reason = f"ImageOrientationPatient {orientation} is not two unit vectors at a right angle"
         raise refusal(path, Code.NO_GEOMETRY, reason)
     if max(map(abs, position)) > FARTHEST_MM:

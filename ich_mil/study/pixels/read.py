@@ -7,6 +7,7 @@ Source: DICOM PS3.5 8 (pixel data); PS3.3 C.7.6.3 (image pixel).
 Legend: `H, W` pixels.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from ich_mil.ledger import Code
 from ich_mil.study.files.codec import CodecError, NoDecoderError, decode
 from ich_mil.study.files.elements import open_dicom
 from ich_mil.study.files.header import SliceHeader
+from ich_mil.study.files.nifti import SYNTAX
 from ich_mil.study.files.refusal import refusal, refusal_of
 from ich_mil.study.pixels.hounsfield import NoHounsfieldError, to_hu
 from ich_mil.study.pixels.quality import grey_notes, noise_rows
@@ -29,9 +31,11 @@ FULL_ROW = 1 / 2
 
 
 def read_slice(
-    header: SliceHeader, *, root: Path = Path()
+    header: SliceHeader, *, root: Path = Path(), volumes: Mapping[str, np.ndarray] = {}
 ) -> tuple[np.ndarray, tuple[tuple[Code, str], ...]]:
     """Read the HU of one CT slice; relative paths in the header are below `root`.
+
+    `volumes` are the values of NIfTI files by the path of the header (`ich_mil.study.pixels.volume`).
 
     Returns:
         int16 HU (H, W) within -1024..3095, and one (code, detail) pair per repair and note.
@@ -47,7 +51,8 @@ def read_slice(
     """
     path = root / header.path
     try:
-        stored = _stored_values(path, header)  # (H, W)
+        in_volume = header.pixels.syntax == SYNTAX
+        stored = volumes[header.path][header.frame] if in_volume else _stored_values(path, header)  # (H, W)
     except NoDecoderError as error:
         raise refusal(path, Code.NO_DECODER, str(error)) from error
     except Exception as error:  # decoder exceptions have no common base class
@@ -67,6 +72,8 @@ def read_slice(
         raise refusal(path, error.code, str(error)) from error
     if (rows := noise_rows(hu)).size:
         raise refusal(path, Code.NOISE, f"{rows.size} rows from {rows[0]} to {rows[-1]} are noise")
+    if in_volume:  # HU as a rule
+        notes = tuple(note for note in notes if note[0] != Code.ALREADY_HU)
     return hu, (*notes, *grey_notes(hu, pixels))
 
 
