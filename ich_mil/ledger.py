@@ -74,6 +74,7 @@ class Code(StrEnum):
     NOT_CT = "not-ct", "refused", "routine", "not CT"
     LOCALIZER = "localizer", "refused", "routine", "a localizer"
     NOT_AN_IMAGE = "not-an-image", "refused", "routine", "no image"
+    CAPTURE = "capture", "refused", "routine", "a dose sheet or screen capture"
     MULTI_FRAME = "multi-frame", "refused", "incomplete", "frames without distinct positions"
     NO_GEOMETRY = "no-geometry", "refused", "incomplete", "position or orientation missing"
     NO_UID = "no-uid", "refused", "incomplete", "identifiers missing"
@@ -109,15 +110,15 @@ class Code(StrEnum):
     TILTED = "tilted", "noted", "routine", "gantry tilted"
     FLIPPED = (
         "flipped",
-        "noted",
+        "corrected",
         "problem",
-        "rows or columns stored in reverse order; images are shown as stored",
+        "images stored mirrored or turned, shown with the patient's left at the right",
     )
     PIXELS_NOT_SQUARE = (
         "pixels-not-square",
-        "noted",
+        "corrected",
         "problem",
-        "pixels are not square: images are stretched, also for the model",
+        "pixels that were not square resampled",
     )
     CENTRE_MOVES = "centre-moves", "noted", "routine", "image centre moves"
     OTHER_PICTURE = (

@@ -38,7 +38,7 @@ def secondary_captures(
 ) -> list[SCImage]:
     """Create the Secondary Capture images of one scan, from `hu` (n, H, W) and `maps` (k, H, W) if any."""
     shown = key_slices(scan)
-    edges = [edges_of(one.middle.header.orientation) for one in context.slices]
+    edges = [edges_of(context.upright.orientation(one.middle.header.orientation)) for one in context.slices]
     summary = summary_picture(scan, results.model, results.decided_by, hu, maps, edges, shown)
     pictures = [(summary, shown, "summary")]
     if maps is not None:

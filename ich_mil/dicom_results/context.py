@@ -23,6 +23,7 @@ from ich_mil.model.predictions import ScanPrediction
 from ich_mil.study.files.elements import Elements
 from ich_mil.study.files.header import SliceHeader, headers_and_elements, slice_file
 from ich_mil.study.geometry.planes import heights_along, normal_of
+from ich_mil.study.geometry.upright import Upright
 from ich_mil.study.study import Study
 
 NOMINAL_THICKNESS_MM = 5.0
@@ -92,12 +93,13 @@ class SourceSlice:
 class StudyContext:
     """What the DICOM results copy from their source images: valid patient and study elements, and slices.
 
-    `notes` has one line for each supplied or changed value.
+    `notes` has one line for each supplied or changed value; `upright` turned the stored pixels of the slices.
     """
 
     elements: Dataset
     slices: tuple[SourceSlice, ...]
     notes: tuple[str, ...]
+    upright: Upright
 
     @property
     def images(self) -> tuple[SourceImage, ...]:
@@ -136,7 +138,8 @@ def read_context(scan: ScanPrediction, study: Study) -> StudyContext:
     first = next(iter(files.values()))[1]
     notes: list[str] = []
     elements = patient_and_study(first, slices[0].middle.header.study_uid, notes)
-    return StudyContext(elements, tuple(_supplied(slices, study, notes)), tuple(notes))
+    upright = Upright.of(slices[0].images[0].header)
+    return StudyContext(elements, tuple(_supplied(slices, study, notes)), tuple(notes), upright)
 
 
 def _source_slice(

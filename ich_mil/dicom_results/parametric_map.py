@@ -41,7 +41,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def parametric_maps(maps: ScanMaps, context: StudyContext, identity: Identity) -> list[ParametricMap]:
-    """Create the Parametric Maps of one scan, from `maps` (k, H, W) on the pixel grid of its slices.
+    """Create the Parametric Maps of one scan, on the stored pixels, from `maps` on the pixels of its slices.
 
     Returns:
         Evidence and standard deviation for each frame of reference; most scans have one.
@@ -53,7 +53,7 @@ def parametric_maps(maps: ScanMaps, context: StudyContext, identity: Identity) -
     for frame_of_reference, chosen in groups.items():
         slices = [context.slices[place] for place in maps.slices[chosen].tolist()]
         for attribute, label, quantity in _QUANTITIES:
-            values = np.ascontiguousarray(getattr(maps, attribute)[chosen], dtype=np.float32)
+            values = context.upright.as_stored(getattr(maps, attribute)[chosen].astype(np.float32))
             arguments = identity.of_object(Kind.MAP, len(made) + 1, series=frame_of_reference)
             made.append(_parametric_map(values, slices, context, label, quantity, arguments))
             identity.finish(made[-1], context)

@@ -30,7 +30,7 @@ from ich_mil.sets.labels import name_some
 from ich_mil.sets.scan_names import folder_of, own_folders
 from ich_mil.sets.splits import content_of, one_patient
 
-FORMAT = "ich_mil.prepared.7"
+FORMAT = "ich_mil.prepared.8"
 COLUMNS = (
     *("scan", "index", "patient", "position_mm", "position", "scan_label", "slice_label"),
     *("sop", "source", "corrections", "content"),

@@ -6,8 +6,8 @@ repeat, is split. A scan stored under several series UIDs is joined (`ich_mil.st
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -103,19 +103,33 @@ def average_groups(series: Series, *, thickness: float = AVERAGE_TO_MM) -> list[
     return groups
 
 
-def _reconstructions(members: list[SliceHeader]) -> list[list[SliceHeader]]:
-    """Split slices of one series UID by kernel and contrast if the parts show the same slices.
+_APART: tuple[Callable[[SliceHeader], Hashable], ...] = (
+    lambda header: (header.kernel, header.contrast),
+    lambda header: header.kvp,
+    lambda header: header.image_type,
+    lambda header: header.exposure,
+)
+"""Attributes that tell volumes of the same slices under one series UID apart, the most telling first."""
 
-    The shared positions must be at least half of the smallest part; otherwise the slices stay together.
+
+def _reconstructions(members: list[SliceHeader]) -> list[list[SliceHeader]]:
+    """Split slices of one series UID by kernel and contrast, tube voltage, ImageType or exposure.
+
+    The parts must show the same slices: they share at least half of the positions of the smallest part, and
+    are no more than the slices at one position. Otherwise the slices stay together: ImageType and exposure
+    may change from slice to slice.
     """
-    parts: dict[tuple[str, bool], list[SliceHeader]] = defaultdict(list)
-    for header in members:
-        parts[header.kernel, header.contrast].append(header)
-    if len(parts) == 1:
-        return [members]
-    places = [{round(height_of(h, normal_of(h)), 1) for h in part} for part in parts.values()]
-    ties = sum(len(one) for one in places) - len(set().union(*places))
-    return [parts[key] for key in sorted(parts)] if 2 * ties >= min(map(len, places)) else [members]
+    places = {id(header): round(height_of(header, normal_of(header)), 1) for header in members}
+    most = max(Counter(places.values()).values())
+    for attribute in _APART if most > 1 else ():
+        parts: dict[str, list[SliceHeader]] = defaultdict(list)
+        for header in members:
+            parts[repr(attribute(header))].append(header)
+        own = [{places[id(header)] for header in part} for part in parts.values()]
+        ties = sum(len(one) for one in own) - len(set().union(*own))
+        if 1 < len(parts) <= most and 2 * ties >= min(map(len, own)):
+            return [whole for key in sorted(parts) for whole in _reconstructions(parts[key])]
+    return [members]
 
 
 def _passes(members: list[SliceHeader]) -> list[list[SliceHeader]]:

@@ -3,10 +3,11 @@
 In: the ordered series of one study. Out: the same series, best first; the reason for any of them in words;
 ledger entries for the series not chosen, and for a chosen series that is not a plain scan of a whole head.
 A preference only ranks; it never refuses a series. Descriptions, kernels and body parts are free text, often
-empty and sometimes wrong. Contrast information in the header outranks the description.
+empty and sometimes wrong. Contrast information in the header outranks the description, and the description
+outranks BodyPartExamined (`ich_mil.study.series_words`).
 
 Source: the series of CQ500 (Chilamkurthy et al. 2018), whose names are folder names such as 'CT Plain THIN',
-'CT 4cc sec 150cc D3D on-2', 'CT PRE CONTRAST 5MM STD', 'CT BONE'; body parts are in PS3.16 annex L.
+'CT 4cc sec 150cc D3D on-2', 'CT PRE CONTRAST 5MM STD', 'CT BONE'.
 """
 
 import re
@@ -18,6 +19,7 @@ from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.study.contrast import SitePhrases, contrast_of
 from ich_mil.study.geometry.order import LEFT_OUT, Series
 from ich_mil.study.geometry.planes import AXIAL_DEGREES, tilt_degrees
+from ich_mil.study.series_words import Part, is_mixed, is_sharp_kernel, names_bone, part_of, spectral_kind
 
 COVER_MM = 100.0  # minimum extent of a whole head
 # Vertex to foramen magnum is at most about 200 mm; the rest allows for air above and a low start. Longer
@@ -26,21 +28,11 @@ LONGEST_MM = 260.0
 STUB_MM = 60.0  # less than half a head: timing and test scans
 THICK_MM = (2.4, 5.5)  # 2.5-5 mm with a margin for rounding
 THICKEST_MM = 7.5
+USUAL_KV = (110.0, 130.0)  # head CT is scanned at 120 kV; 80, 100 and 140 kV are parts of dual-energy CT
+VOLTAGES_APART_KV = 30.0
 
+_PARTS = {Part.PART_OF_HEAD: "of a part of the head", Part.OTHER: "of another body part"}
 _DEFECTS = LEFT_OUT | {Code.GAP, Code.SPACING_CHANGES}
-_BONE = re.compile(r"bone|knochen|osseous|temporal|petrous|\biac\b|\bdetails?\b", re.IGNORECASE)
-# Sharp kernels: GE BONE*, EDGE, DETAIL; Philips D, E, YD; Toshiba FC30-39 and FC80-89; Siemens with a number
-# of 60 or more (H60s, Hr64). A backslash separates several values.
-_BONE_KERNEL = re.compile(
-    r"(.*(bone|edge|lung|detail).*|d|e|yd|fc[38]\d|(?!fc)[a-z]{1,2}[6-9]\d[a-z]?)(\\.*)?", re.IGNORECASE
-)
-_HEAD = re.compile(r"head|brain|skull|crani|cereb|neuro|kopf|sch(ä|ae?)del|hirn|crane|crâne", re.IGNORECASE)
-_OTHER_PART = re.compile(
-    r"chest|thora|abdo|pelvi|spin(e|al)\b|cervical|lumbar|\bneck\b|extremit|shoulder|\bhip\b|\bknee\b|\bankle\b"
-    r"|\bfoot\b|\bwrist\b|\bhand\b|\belbow\b|\b(upper|lower)?(arm|leg)\b|\bheart\b|cardiac|coronary|\blung|\bliver\b"
-    r"|kidney|aort",
-    re.IGNORECASE,
-)
 _REPEAT = re.compile(r"-[2-9]$")
 
 
@@ -50,17 +42,19 @@ def rank_series(series: Sequence[Series], site: SitePhrases = ()) -> list[Series
     Criteria, in this order:
 
     1. extent of at least 60 mm (shorter series are timing or test scans)
-    2. no body part other than the head named
-    3. plain, then bone, then post-contrast, then not axial
+    2. the head, then also a part of it, then only a part of it (sinus, orbit, ...), then another body part
+    3. plain, then bone, then post-contrast, then derived from dual-energy CT, then not axial
     4. extent of at most 260 mm (longer series include the trunk)
     5. extent of at least 100 mm
     6. no gap
     7. slice spacing of 2.5-5 mm, then up to 7.5 mm, then thinner (to be averaged), then thicker
     8. explicitly without contrast, then unknown
-    9. fewer defects
-    10. more slices
-    11. not a repeat (folder name ending in -2, -3, ...)
-    12. series UID, kernel and path, which make the result independent of the input order
+    9. tube voltage of a conventional head scan, then another
+    10. not mixed from dual-energy CT
+    11. fewer defects
+    12. more slices
+    13. not a repeat (folder name ending in -2, -3, ...)
+    14. series UID, kernel and path, which make the result independent of the input order
     """
     return sorted(series, key=lambda one: _rank(one, site))
 
@@ -73,11 +67,13 @@ def reason_for(chosen: Series, series: Sequence[Series], site: SitePhrases = ())
         return f"{reason}; the only series"
     plain = [one for one in series if _unwanted(one, site) == 0]
     if len(plain) < len(series):
-        reason += f"; {len(series) - len(plain)} of {len(series)} series are post-contrast, bone or not axial"
+        others = f"{len(series) - len(plain)} of {len(series)} series"
+        reason += f"; {others} are post-contrast, bone, spectral or not axial"
     else:
         reason += f"; all {len(series)} series are plain"
-    if n_other := sum(_is_other_part(one) for one in series):
-        reason += f", {n_other} of another body part"
+    for part, words in _PARTS.items():
+        if n_such := sum(_part(one) == part for one in series):
+            reason += f", {n_such} {words}"
     if chosen not in plain and plain and all(one.extent < STUB_MM for one in plain):
         reason += f", and the plain ones cover less than {STUB_MM:.0f} mm"
     return reason if place == 1 else f"{reason}; number {place} in order of preference"
@@ -96,18 +92,21 @@ def not_chosen(chosen: Series, series: Sequence[Series], site: SitePhrases = ())
     return entries
 
 
-def kind_entries(chosen: Series, site: SitePhrases = ()) -> list[LedgerEntry]:
+def kind_entries(chosen: Series, site: SitePhrases = (), series: Sequence[Series] = ()) -> list[LedgerEntry]:
     """Ledger entries for deviations of the chosen series from a plain axial scan of a whole head.
 
-    Entries are for the kind of series (post-contrast, bone, not axial, other body part, too long), for an
-    extent shorter than a head, and for a description that contradicts the header.
+    Entries are for the kind of series (post-contrast, bone, spectral, not axial, other body part, too long),
+    for an extent shorter than a head, and for a description that contradicts the header. `series` are all of
+    the study: two of other tube voltages are the parts of a dual-energy scan.
     """
     kinds = _kinds(chosen, site)
+    if any(_unwanted(one, site) == 0 and _is_other_voltage(one, chosen) for one in series):
+        kinds.append("of one tube voltage of two")
     for kind, n_such in (("post-contrast", _n_with_agent(chosen)), ("bone", _n_sharp(chosen))):
         if n_such and kind not in kinds:
             kinds.append(f"{kind} in {n_such} of {len(chosen.headers)} slices")
-    if _is_other_part(chosen):
-        kinds.append("of another body part")
+    if words := _PARTS.get(_part(chosen)):
+        kinds.append(words)
     if chosen.extent > LONGEST_MM:
         kinds.append(f"longer than a head ({chosen.extent:.0f} mm)")
     entries = []
@@ -158,8 +157,8 @@ def _contrast_unsure(series: Series, site: SitePhrases) -> str:
 
 
 def _is_bone(series: Series) -> bool:
-    """Whether most slices have a sharp kernel, or the description names bone."""
-    return 2 * _n_sharp(series) > len(series.headers) or bool(_BONE.search(_text(series)))
+    """Whether most slices have a sharp kernel, the description names bone, or the noise is that of bone."""
+    return bool(series.sharp) or 2 * _n_sharp(series) > len(series.headers) or names_bone(_text(series))
 
 
 def _n_with_agent(series: Series) -> int:
@@ -169,22 +168,42 @@ def _n_with_agent(series: Series) -> int:
 
 def _n_sharp(series: Series) -> int:
     """Number of slices with a sharp kernel."""
-    return sum(bool(_BONE_KERNEL.fullmatch(header.kernel)) for header in series.headers)
+    return sum(is_sharp_kernel(header.kernel) for header in series.headers)
 
 
 def _is_axial(series: Series) -> bool:
     return tilt_degrees(series.headers[0]) <= AXIAL_DEGREES
 
 
-def _is_other_part(series: Series) -> bool:
-    """Whether header or description name a body part other than the head, and do not name the head."""
-    words = f"{series.headers[0].body_part} {_text(series)}"
-    return bool(_OTHER_PART.search(words)) and not _HEAD.search(words)
+def _part(series: Series) -> Part:
+    return part_of(_text(series), series.headers[0].body_part)
+
+
+def _spectral(series: Series) -> str:
+    """Kind of an image of dual-energy CT in words; '' for a conventional series."""
+    return spectral_kind(series.headers[0].image_type, _text(series))
+
+
+def _unusual_voltage(series: Series) -> bool:
+    """Whether the tube voltage is stated and not that of a conventional head scan."""
+    voltage = series.headers[0].kvp
+    return voltage is not None and not USUAL_KV[0] <= voltage <= USUAL_KV[1]
+
+
+def _is_other_voltage(one: Series, chosen: Series) -> bool:
+    """Whether two series of the same slices have tube voltages that are both unusual, and far apart."""
+    low, high = one.headers[0].kvp, chosen.headers[0].kvp
+    if low is None or high is None or not (_unusual_voltage(one) and _unusual_voltage(chosen)):
+        return False
+    ends = ((side.positions[0], side.positions[-1]) for side in (one, chosen))
+    same_slices = all(abs(a - b) <= one.spacing for a, b in zip(*ends, strict=True))
+    return same_slices and abs(low - high) >= VOLTAGES_APART_KV
 
 
 def _unwanted(series: Series, site: SitePhrases) -> int:
-    """Penalty of a series: 0 for plain axial, plus 1 for bone, 2 for post-contrast, 4 for not axial."""
-    return 4 * (not _is_axial(series)) + 2 * (_contrast(series, site) is True) + _is_bone(series)
+    """Penalty of a series: 0 for plain axial, plus 1 for bone, 2 post-contrast, 4 spectral, 8 not axial."""
+    penalty = 2 * (_contrast(series, site) is True) + _is_bone(series)
+    return 8 * (not _is_axial(series)) + 4 * bool(_spectral(series)) + penalty
 
 
 def _rank(series: Series, site: SitePhrases) -> tuple[bool | int | str, ...]:
@@ -199,13 +218,15 @@ def _rank(series: Series, site: SitePhrases) -> tuple[bool | int | str, ...]:
         step_class = 2 if 0 < spacing < THICK_MM[0] else 3
     return (
         series.extent < STUB_MM,
-        _is_other_part(series),
+        _part(series),
         _unwanted(series, site),
         series.extent > LONGEST_MM,
         series.extent < COVER_MM,
         Code.GAP in codes,
         step_class,
         _contrast(series, site) is not False,
+        _unusual_voltage(series),
+        is_mixed(series.headers[0].image_type, _text(series)),
         sum(code in _DEFECTS for code in codes),
         -len(series.headers),
         bool(_REPEAT.search(_folder(series))),
@@ -222,7 +243,8 @@ def _kinds(series: Series, site: SitePhrases) -> list[str]:
         ("post-contrast", _contrast(series, site) is True),
         ("bone", _is_bone(series)),
     )
-    return [word for word, holds in kinds if holds]
+    measured = [kind for kind in (series.sharp, _spectral(series)) if kind]
+    return [word for word, holds in kinds if holds] + measured
 
 
 def _describe(series: Series, site: SitePhrases) -> str:

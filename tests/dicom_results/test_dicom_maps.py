@@ -12,7 +12,10 @@ from pydicom.uid import EnhancedCTImageStorage
 from ich_mil.dicom_results.context import read_context
 from ich_mil.dicom_results.key_objects import key_slices
 from ich_mil.dicom_results.parametric_map import parametric_maps
-from tests.dicom_results.made import identity_of, maps_of, referenced
+from ich_mil.study.files.header import read_headers
+from ich_mil.study.geometry.planes import edges_of
+from tests import phantoms
+from tests.dicom_results.made import few_slices, identity_of, maps_of, referenced, write
 
 
 def test_maps_are_stored_bit_for_bit(made):
@@ -60,6 +63,35 @@ def test_maps_are_stored_bit_for_bit(made):
         orientation = shared.PlaneOrientationSequence[0].ImageOrientationPatient
         assert tuple(orientation) == header.orientation
         assert plain.FrameOfReferenceUID == context.slices[0].middle.frame_of_reference
+
+
+def test_maps_of_turned_slices_lie_on_stored_pixels(rsna, folder):
+    """The same stored pixels, said to run the other way: the study is mirrored, its stored pixels are not."""
+
+    def mirror(path):
+        (header,) = read_headers(path)
+        right = np.add(header.position, np.multiply(header.orientation[:3], header.spacing[1] * 63))
+        orientation = [-x for x in header.orientation[:3]] + list(header.orientation[3:])
+        phantoms.rewrite(path, ImageOrientationPatient=orientation, ImagePositionPatient=list(right))
+
+    turned = write(few_slices(folder, change=mirror), folder)
+    (scan,) = turned.prepared.scans.index
+    np.testing.assert_array_equal(turned.prepared.hu(scan), rsna.prepared.hu(scan)[:, :, ::-1])
+    assert edges_of(read_context(turned.scan, turned.study).slices[0].middle.header.orientation).left == "L"
+    for plain, mirrored in zip(rsna.read("map"), turned.read("map"), strict=True):
+        maps, places = zip(*(_frames_from_below(ds) for ds in (plain, mirrored)), strict=True)
+        np.testing.assert_array_equal(maps[1], maps[0][:, :, ::-1])
+        spacing = plain.SharedFunctionalGroupsSequence[0].PixelMeasuresSequence[0].PixelSpacing[1]
+        np.testing.assert_allclose(np.subtract(*places[::-1]), [[63 * spacing, 0, 0]] * 2, atol=1e-3)
+
+
+def _frames_from_below(ds):
+    """Values (k, H, W) and positions (k, 3) of the frames of a map."""
+    values = np.frombuffer(ds.FloatPixelData, "<f4").reshape(-1, ds.Rows, ds.Columns)
+    frames = ds.PerFrameFunctionalGroupsSequence
+    places = np.array([frame.PlanePositionSequence[0].ImagePositionPatient for frame in frames], float)
+    order = np.argsort(places[:, 2])
+    return values[order], places[order]
 
 
 def test_position_of_averaged_slices(averaged):

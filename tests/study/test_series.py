@@ -31,6 +31,45 @@ def test_reconstructions_of_the_same_slices_are_divided(change):
     assert found == {kind: (tuple(range(0, 150, 5)), ()), ("SOFT", False): (tuple(range(0, 60, 5)), ())}
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({"kvp": 80.0}, {"kvp": 140.0}),
+        ({"image_type": "DERIVED\\PRIMARY\\AXIAL\\MONO"}, {"image_type": "ORIGINAL\\PRIMARY\\AXIAL"}),
+        ({"exposure": 250.0}, {"exposure": 60.0}),
+        ({"kvp": 120.0}, {"kvp": None}),
+    ],
+)
+def test_volumes_at_the_same_positions_are_divided(first, second):
+    """Instance numbers of both run from 1, so that only the attribute tells them apart."""
+    one = [replace(h, sop_uid=f"9.{i % 2}.{i}") for i, h in enumerate(stack(range(0, 150, 5), **first))]
+    other = [
+        replace(h, sop_uid=f"9.{1 - i % 2}.{i}.1") for i, h in enumerate(stack(range(0, 150, 5), **second))
+    ]
+    headers = [*one, *other]
+    random.Random(0).shuffle(headers)
+    study = group_series(headers)["study"]
+    assert {frozenset(s.headers) for s in study} == {frozenset(one), frozenset(other)}
+    assert [s.entries for s in study] == [(), ()]
+
+
+def test_volumes_of_two_voltages_and_two_kernels_are_divided():
+    kinds = [(kvp, kernel) for kvp in (80.0, 140.0) for kernel in ("SOFT", "BONE")]
+    headers = [
+        h for kvp, kernel in kinds for h in stack(range(0, 150, 5), kvp=kvp, kernel=kernel, path=f"{kvp}")
+    ]
+    found = [{(h.kvp, h.kernel) for h in s.headers} for s in group_series(headers)["study"]]
+    assert sorted(map(list, found)) == sorted([kind] for kind in kinds)
+
+
+def test_exposure_that_changes_by_slice_divides_nothing():
+    modulated = [replace(h, exposure=100.0 + i % 7) for i, h in enumerate(stack(range(0, 150, 5)))]
+    double = replace(modulated[3], sop_uid="9.9", exposure=99.0)
+    assert codes(ordered([*modulated, double])) == [Code.DUPLICATE]
+    halves = stack(range(0, 75, 5), kvp=140.0) + stack(range(75, 150, 5), kvp=120.0)
+    assert len(ordered(halves).headers) == 30
+
+
 def test_reconstructions_that_share_half_of_their_slices():
     low, high, upper = range(0, 50, 5), range(20, 70, 5), range(30, 80, 5)
     assert passes(stack(low, kernel="BONE"), stack(high, kernel="SOFT")) == [tuple(low), tuple(high)]

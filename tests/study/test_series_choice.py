@@ -1,6 +1,7 @@
 """Which series stands for a study, the reason in words, and the lines for the others."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,10 @@ def test_choice_as_in_cq500():
         series_of("bone", 34, 5.0, description="CT BONE"),
     )
     assert picked == "thick"
-    assert reason == "plain, 5.0 mm, 32 slices, 155 mm; 2 of 4 series are post-contrast, bone or not axial"
+    assert (
+        reason
+        == "plain, 5.0 mm, 32 slices, 155 mm; 2 of 4 series are post-contrast, bone, spectral or not axial"
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,6 +69,19 @@ def test_choice_as_in_cq500():
         (series_of("z", 30, 5.0, no_contrast=True), series_of("a", 30, 5.0)),
         (series_of("z", 30, 5.0, description="头部平扫"), series_of("a", 32, 5.0, description="头部增强")),
         (series_of("z", 32, 5.0, body_part="CHEST"), series_of("a", 3, 5.0)),  # a stub of the head
+        (series_of("z", 30, 5.0), series_of("a", 32, 5.0, description="Mono 40 keV 1.0")),
+        (series_of("z", 30, 5.0), series_of("a", 32, 5.0, image_type="DERIVED\\PRIMARY\\AXIAL\\VMI")),
+        (series_of("z", 30, 5.0), series_of("a", 32, 5.0, description="DE Head Sn140kV")),
+        (series_of("z", 30, 5.0), series_of("a", 32, 5.0, description="DE Head M_0.5")),
+        (series_of("z", 30, 5.0, kernel="BONE"), series_of("a", 32, 5.0, description="Z effective")),
+        (series_of("z", 30, 5.0, kvp=120.0), series_of("a", 32, 5.0, kvp=80.0)),
+        (series_of("z", 30, 5.0), series_of("a", 40, 4.0, description="Sinus", body_part="HEAD")),
+        (
+            series_of("z", 30, 5.0, contrast=True),
+            series_of("a", 40, 4.0, description="C-SPINE", body_part="HEAD"),
+        ),
+        (series_of("z", 30, 5.0), series_of("a", 40, 4.0, description="Head + Orbits")),
+        (series_of("z", 30, 5.0), replace(series_of("a", 40, 4.0), sharp="sharp")),
         (
             series_of("z", 30, 5.0),
             ordered([*stack(range(0, 160, 5), series_uid="a"), header(5, number=99, series_uid="a")]),
@@ -118,6 +135,15 @@ def test_a_series_longer_than_a_head_stands_behind():
         ),
         (series_of("a", 54, 5.0), [Code.SERIES_KIND], "is longer than a head (265 mm)"),
         (series_of("a", 14, 5.0, description="CT Plain"), [Code.PART_OF_HEAD], "14 slices cover 65 mm"),
+        (
+            series_of("a", 32, 5.0, description="GSI 70 keV"),
+            [Code.SERIES_KIND],
+            "a virtual monoenergetic image",
+        ),
+        (series_of("a", 32, 5.0, description="Orbits 2mm"), [Code.SERIES_KIND], "is of a part of the head"),
+        (replace(series_of("a", 32, 5.0), sharp="sharp: noise"), [Code.SERIES_KIND], "is bone, sharp: noise"),
+        (series_of("a", 32, 5.0, description="DE Head M_0.5"), [], ""),
+        (series_of("a", 32, 5.0, kvp=100.0), [], ""),
         (series_of("a", 32, 5.0, description="CT Plain"), [], ""),
         (ordered([header(5 * i, path=f"scan/qwert/{i}.dcm") for i in range(30)]), [], ""),  # name of a folder
     ],
@@ -126,6 +152,17 @@ def test_the_kind_of_what_is_chosen_is_noted(series, codes, detail):
     entries = kind_entries(series)
     assert [(e.scan, e.file, e.code) for e in entries] == [("study", "", code) for code in codes]
     assert all(detail in entry.detail for entry in entries)
+
+
+def test_two_tube_voltages_of_the_same_slices_are_noted():
+    low, high = series_of("a", 32, 5.0, kvp=80.0), series_of("b", 32, 5.0, kvp=140.0)
+    (entry,) = kind_entries(low, (), [low, high])
+    assert (entry.code, entry.detail) == (Code.SERIES_KIND, "series 's' (a) is of one tube voltage of two")
+    angiography = series_of("b", 32, 5.0, kvp=140.0, contrast=True)
+    assert kind_entries(low, (), [low, angiography]) == []
+    assert kind_entries(low, (), [low, series_of("b", 20, 5.0, kvp=140.0)]) == []
+    plain = series_of("b", 32, 5.0, kvp=120.0)
+    assert kind_entries(plain, (), [low, high, plain]) == []
 
 
 @pytest.mark.parametrize(
@@ -161,7 +198,7 @@ OTHER_PARTS = """
         *((text, "", True) for text in ("Neck 3.0", "C-Spine")),
         ("Axial 5mm", "EXTREMITY", True),
         ("CT HEAD", "CHEST", False),  # the default of a manufacturer
-        ("C-Spine", "HEAD", False),
+        ("C-Spine", "HEAD", True),  # the description outranks the header
         ("", "HEADNECK", False),
         ("Head + Neck", "NECK", False),
         ("CT BONE", "", False),
@@ -191,7 +228,7 @@ def test_reasons_and_entries_of_any_choice():
     thick, thin = series_of("a", 32, 5.0), series_of("b", 250, 0.625)
     post = series_of("c", 32, 5.0, contrast=True)
     series = [post, thin, thick]
-    others = "1 of 3 series are post-contrast, bone or not axial"
+    others = "1 of 3 series are post-contrast, bone, spectral or not axial"
     of_thin = f"plain, 0.6 mm, 250 slices, 156 mm; {others}; number 2 in order of preference"
     assert reason_for(thin, series) == of_thin
     # The plain ones cover a head, so that their length is no reason.

@@ -22,11 +22,14 @@ from ich_mil.sets.labels import name_some
 from ich_mil.sets.layouts.collection import Collection, Refused, Scans, Series, Source, every_file
 from ich_mil.sets.layouts.slice_pictures import Window, is_picture, read_picture
 from ich_mil.sets.preparation.record import ScanRecord
-from ich_mil.sets.preparation.scan import ScanTask, slice_row, write_scan
+from ich_mil.sets.preparation.scan import ScanTask, write_scan
+from ich_mil.sets.preparation.stack import slice_row
 from ich_mil.sets.scan_labels import LABELS, find_labels, read_scan_labels
 from ich_mil.sets.scan_names import ScanNames
 from ich_mil.sets.splits import patient_key
 from ich_mil.study.files.header import SliceHeader
+from ich_mil.study.geometry.irregularities import turn_notes
+from ich_mil.study.geometry.upright import Upright
 from ich_mil.study.pixels.read import read_slice
 
 
@@ -122,33 +125,34 @@ def prepare_slices(tasks: Sequence[ScanTask], out: Path, *, window: Window | Non
     """Prepare scans of one slice into `out`. Returns their number. `DataError`: unreadable picture."""
     for task in tasks:
         (header,) = task.headers
-        hu, notes = _read(header, task.root, window)
+        upright = Upright.of(header)
+        hu, notes = _read(header, task.root, window, upright)
         slices = []
         if hu is None:
             notes.append((Code.SCAN_EMPTY, "its only slice cannot be used"))
         else:
-            slices = [
-                slice_row([header], content=hu, codes={code for code, _ in notes}) | {"position_mm": 0.0}
-            ]
+            codes = {code for code, _ in notes}
+            row = slice_row([header], content=hu, codes=codes, upright=upright)
+            slices = [row | {"position_mm": 0.0}]
         entries = [
             LedgerEntry(task.scan, "" if code == Code.SCAN_EMPTY else header.path, code, detail)
             for code, detail in notes
         ]
         patient = header.patient_id or task.scan
-        record = ScanRecord(task.fingerprint, 0, patient, header.spacing, slices, entries)
+        record = ScanRecord(task.fingerprint, 0, patient, upright.spacing, slices, entries)
         write_scan(out, task.scan, record, None if hu is None else hu[None])
     return len(tasks)
 
 
 def _read(
-    header: SliceHeader, root: Path, window: Window | None
+    header: SliceHeader, root: Path, window: Window | None, upright: Upright
 ) -> tuple[np.ndarray | None, list[tuple[Code, str]]]:
-    """HU (H, W) of one slice, or None if it is refused, and code and detail of its ledger lines."""
+    """HU (h, w) of one turned slice, or None if it is refused, and code and detail of its ledger lines."""
     try:
         if is_picture(header.path):
             assert window is not None  # ensured by `SliceCollection.check`
             return read_picture(root / header.path, window=window), [*header.notes]
         hu, repairs = read_slice(header, root=root)
-        return hu, [*header.notes, *repairs]
+        return upright.picture(hu), [*header.notes, *repairs, *turn_notes(header)]
     except DicomError as error:
         return None, [(Code(error.code), str(error).removeprefix(f"{root}{os.sep}"))]

@@ -27,7 +27,7 @@ from ich_mil.sets.layouts.collection import Collection, Series, Source
 from ich_mil.sets.preparation.file_headers import FileHeaders, Shape, may_be_slice, read_files, shape_of
 from ich_mil.study.files.header import SEPARATORS, SliceHeader, header_of, header_text
 
-FORMAT = "ich_mil.index.8"
+FORMAT = "ich_mil.index.9"
 CHUNK = 64
 """Files per worker task: reading a header takes a third of a millisecond, dispatching a task takes longer."""
 MANY = 10_000

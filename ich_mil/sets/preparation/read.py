@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ich_mil.errors import DataError
+from ich_mil.ledger import Code
 from ich_mil.sets.layouts.folder import FolderCollection
 from ich_mil.sets.preparation.index import HeaderIndex
 from ich_mil.sets.preparation.scan import ScanTask, read_scan
@@ -52,7 +53,8 @@ def read_study(
         others = [line for line in (*refused, *index.lost_slices()) if line.scan in (scan.scan, "")]
         ledger = (*others, *index.empty_scans(), *record.entries)
     if hu is None:
-        raise DataError(f"{folder}: no slice can be used; {record.entries[-1].detail}")
+        reason = next(entry.detail for entry in record.entries if entry.code == Code.SCAN_EMPTY)
+        raise DataError(f"{folder}: no slice can be used; {reason}")
     folders = own_folders((scan.scan, folder_of(source.path)) for source in scan.sources)
     return Study(
         scan.scan, record.patient, hu, record.slices, record.pixel_mm, ledger, root, folders[scan.scan]

@@ -3,12 +3,11 @@
 Series are tried in the order of `rank_series` until one shows a head. An unreadable slice is removed and the
 rest are ordered again, so that a duplicate can replace it and a gap is reported.
 
-Legend: `n` slices of the scan, `H, W` pixels.
+Legend: `n` slices of the scan, `H, W` pixels of its turned pictures (`ich_mil.study.geometry.upright`).
 """
 
 import math
-import os
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -18,21 +17,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ich_mil.errors import DicomError
-from ich_mil.files import digest, write_array
+from ich_mil.files import write_array
 from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.sets.preparation.record import ScanRecord, write_record
+from ich_mil.sets.preparation.stack import Names, PreparedSlice, names_of, read_stack
 from ich_mil.sets.store import scan_file
 from ich_mil.study.anatomy import head_cut_off, head_refusal
 from ich_mil.study.contrast import SitePhrases
 from ich_mil.study.files.header import SliceHeader, slice_entry, slice_name
 from ich_mil.study.geometry.order import Series
 from ich_mil.study.geometry.planes import AXIAL_DEGREES, tilt_degrees
+from ich_mil.study.geometry.upright import Upright
 from ich_mil.study.pixels.read import read_slice
+from ich_mil.study.pixels.sharpness import sharpness
 from ich_mil.study.series import MOST_TRIED, average_groups, group_series, study_refusal
 from ich_mil.study.series_choice import kind_entries, not_chosen, rank_series, reason_for
-
-Names = tuple[str, ...]
-"""`slice_name` of the slices of a series or group."""
 
 
 class ScanTask(NamedTuple):
@@ -80,38 +79,15 @@ def write_scan(out: Path, scan: str, record: ScanRecord, stack: np.ndarray | Non
     write_record(out, scan, record)
 
 
-def slice_row(group: Sequence[SliceHeader], *, content: np.ndarray, codes: Set[Code]) -> dict[str, Any]:
-    """Row of the record, without `position_mm`, of a slice `content` (H, W) that is the mean of a group."""
-    middle = group[len(group) // 2]
-    return {
-        "sources": list(_names(group)),
-        "sops": [header.sop_uid for header in group],
-        "sop": middle.sop_uid,
-        "orientation": middle.orientation,
-        "corrections": sorted(codes),
-        "content": digest(content.tobytes()),
-    }
-
-
-def _names(headers: Sequence[SliceHeader]) -> Names:
-    return tuple(slice_name(header) for header in headers)
-
-
-class _Slice(NamedTuple):
-    """One prepared slice: HU (H, W), row of the record without `position_mm`, ledger lines."""
-
-    picture: np.ndarray
-    row: dict[str, Any]
-    entries: list[LedgerEntry]
-
-
 def read_scan(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
     """Record and HU (n, H, W) of a scan, lowest slice first. The HU are None if no slice can be used."""
     entries: list[LedgerEntry] = []
     too_large = study_refusal(task.headers)
     series, stack, rows = (None, None, []) if too_large else _choose_and_read(task, entries)
     if series is None:
+        reason = next((entry.detail for entry in entries if entry.code == Code.NO_HEAD), "")
         detail = too_large or f"none of its series ({MOST_TRIED} are tried) shows a head that can be read"
+        detail += f"; the likeliest: {reason}" if reason else ""
         entries.append(LedgerEntry(task.scan, "", Code.SCAN_EMPTY, detail))
     # With two patients under one study UID, the head of one may be in a series that was not chosen.
     chosen = series.headers if series else ()
@@ -126,7 +102,7 @@ def read_scan(task: ScanTask) -> tuple[ScanRecord, np.ndarray | None]:
         fingerprint=task.fingerprint,
         n_bytes=0,  # set by write_scan
         patient=patients[0] if patients else task.scan,
-        pixel_mm=series.headers[0].spacing if series else (0.0, 0.0),
+        pixel_mm=Upright.of(series.headers[0]).spacing if series else (0.0, 0.0),
         slices=rows,
         entries=[replace(entry, scan=task.scan) for entry in entries],
     )
@@ -147,10 +123,15 @@ def _choose_and_read(
     """
     headers = list(task.headers)
     no_heads: set[Names] = set()
-    done: dict[Names, _Slice] = {}
+    sharp: dict[Names, str] = {}
+    done: dict[Names, PreparedSlice] = {}
     while True:
         every_series = [series for study in group_series(headers).values() for series in study]
-        candidates = [series for series in every_series if _names(series.headers) not in no_heads]
+        candidates = [
+            replace(series, sharp=sharp.get(names_of(series.headers), ""))
+            for series in every_series
+            if names_of(series.headers) not in no_heads
+        ]
         if not candidates or len(no_heads) == MOST_TRIED:
             return None, None, []
         series = rank_series(candidates, task.site)[0]
@@ -158,24 +139,31 @@ def _choose_and_read(
         if task.thickness_mm:
             averaged = average_groups(series, thickness=task.thickness_mm)
             groups = [tuple(series.headers[i] for i in group) for group in averaged]
-        stack, unreadable = _read(series, groups, task, done)
+        upright = Upright.of(series.headers[0])
+        stack, unreadable = read_stack(upright, groups, task.root, done)
         if unreadable:
             entries += unreadable.values()
             headers = [header for header in headers if slice_name(header) not in unreadable]
             continue
-        slices = [done[_names(group)] for group in groups]
-        no_head = head_refusal(stack, spacing=series.headers[0].spacing)
+        slices = [done[names_of(group)] for group in groups]
+        no_head = head_refusal(stack, spacing=upright.spacing)
+        own = names_of(series.headers)
+        if no_head is None and own not in sharp:
+            sharp[own] = sharpness(stack, spacing=upright.spacing)
+            if sharp[own]:  # a softer series may come before it now
+                continue
         if no_head is None:
             break
+        no_head += _positions_lost(series)
         detail = (
             f"series {series.description!r} ({series.series_uid}), {len(series.headers)} slices: {no_head}"
         )
         entries += [slice_entry(series.headers[0], Code.NO_HEAD, detail), *series.entries]
-        no_heads.add(_names(series.headers))
+        no_heads.add(own)
         done.clear()
     entries += [
         *not_chosen(series, candidates, task.site),
-        *kind_entries(series, task.site),
+        *kind_entries(series, task.site, candidates),
         *series.entries,
         *_other_pictures(series, task.root),
     ]
@@ -184,7 +172,7 @@ def _choose_and_read(
         entries.append(LedgerEntry(task.scan, "", code, detail))
 
     is_axial = tilt_degrees(series.headers[0]) <= AXIAL_DEGREES
-    if is_axial and (cut_off := head_cut_off(stack, spacing=series.headers[0].spacing)):
+    if is_axial and (cut_off := head_cut_off(stack, spacing=upright.spacing)):
         note(Code.PART_OF_HEAD, cut_off)
     if len(every_series) > 1:
         reason = reason_for(series, candidates, task.site)
@@ -199,9 +187,18 @@ def _choose_and_read(
     entries += [entry for item in slices for entry in item.entries]
     # Heights of an earlier ordering would not fit: in a series with two gantry tilts, removing a slice may
     # change the axis along which heights are measured.
-    heights = dict(zip(_names(series.headers), series.positions, strict=True))
+    heights = dict(zip(names_of(series.headers), series.positions, strict=True))
     rows = [s.row | {"position_mm": fmean(heights[name] for name in s.row["sources"])} for s in slices]
     return series, stack, rows
+
+
+def _positions_lost(series: Series) -> str:
+    """Addition to the reason of a series that shows no head: most of its slices lie at one position."""
+    n, n_doubles = len(series.headers), sum(entry.code == Code.DUPLICATE for entry in series.entries)
+    if n_doubles <= n:
+        return ""
+    places = "one position" if n == 1 else f"{n} positions"
+    return f"; {n + n_doubles} slices lie at {places}: their positions were lost, export the study again"
 
 
 def _other_pictures(series: Series, root: Path) -> list[LedgerEntry]:
@@ -220,66 +217,3 @@ def _other_pictures(series: Series, root: Path) -> list[LedgerEntry]:
             detail = f"its picture is not that of {slice_name(used)}, which is in the same place"
             entries.append(slice_entry(header, Code.OTHER_PICTURE, detail))
     return entries
-
-
-def _read(
-    series: Series, groups: Sequence[tuple[SliceHeader, ...]], task: ScanTask, done: dict[Names, _Slice]
-) -> tuple[np.ndarray, dict[str, LedgerEntry]]:
-    """Read the slice groups of a series into one stack (n, H, W), and ledger lines of unreadable slices.
-
-    Groups in the cache `done` are copied. Afterwards the pictures in `done` are views of this stack.
-    """
-    first = series.headers[0]
-    # One large allocation gets large memory pages; separate allocations take as long as decoding.
-    stack = np.empty((len(groups), first.rows, first.columns), dtype=np.int16)
-    unreadable: dict[str, LedgerEntry] = {}
-    for picture, group in zip(stack, groups, strict=True):
-        names = _names(group)
-        group_slice = done.get(names) or _read_group(group, task.root)
-        if isinstance(group_slice, dict):
-            unreadable |= group_slice
-        else:
-            picture[:] = group_slice.picture
-            done[names] = group_slice._replace(picture=picture)
-    return stack, unreadable
-
-
-def _read_group(group: Sequence[SliceHeader], root: Path) -> _Slice | dict[str, LedgerEntry]:
-    """Read the slices of a group and average them, or the ledger line by name of an unreadable slice."""
-    pictures: list[np.ndarray] = []
-    codes: set[Code] = set()
-    entries: list[LedgerEntry] = []
-    centre = np.mean([header.position for header in group], axis=0)  # (3,)
-    for header in group:
-        try:
-            hu, notes = read_slice(header, root=root)
-        except DicomError as error:
-            detail = str(error).removeprefix(f"{root}{os.sep}")
-            return {slice_name(header): slice_entry(header, Code(error.code), detail)}
-        for code, detail in [*header.notes, *notes]:
-            codes.add(code)
-            entries.append(slice_entry(header, code, detail))
-        pictures.append(hu)
-    picture = pictures[0]
-    if len(group) > 1:
-        codes.add(Code.AVERAGED)
-        moved = [_aligned(hu, header, centre) for hu, header in zip(pictures, group, strict=True)]
-        picture = np.rint(np.sum(moved, axis=0, dtype=np.int32) / len(group)).astype(np.int16)
-    return _Slice(picture, slice_row(group, content=picture, codes=codes), entries)
-
-
-def _aligned(hu: np.ndarray, header: SliceHeader, position: np.ndarray) -> np.ndarray:
-    """Shift a slice in its plane by whole pixels, so that its first pixel aligns with `position` (3,), mm.
-
-    With a tilted gantry, slices drift in their plane as the couch moves, by 1.6 mm per 5 mm at 20 degrees.
-    Without the shift, the pixelwise mean would smear the skull over the brain. Edge pixels are repeated.
-    """
-    away = position - header.position
-    down = round(float(away @ header.orientation[3:]) / header.spacing[0])
-    across = round(float(away @ header.orientation[:3]) / header.spacing[1])
-    if not (down or across):
-        return hu
-    rows, columns = (
-        (np.arange(n) + by).clip(0, n - 1) for n, by in zip(hu.shape, (down, across), strict=True)
-    )
-    return hu[np.ix_(rows, columns)]

@@ -30,6 +30,7 @@ _FUNCTIONAL_GROUPS = {
     "RescaleType": "PixelValueTransformationSequence",
     "ConvolutionKernel": "CTReconstructionSequence",
     "FrameType": "CTImageFrameTypeSequence",
+    "KVP": "CTXRayDetailsSequence",
 }
 
 

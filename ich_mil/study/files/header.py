@@ -21,6 +21,7 @@ from ich_mil.study.files.elements import Elements, EmptyFileError, NotDicomError
 from ich_mil.study.files.frames import SEQUENCES, agent_given, frames_of
 from ich_mil.study.files.refusal import (
     MULTI_FRAME_CT,
+    check_capture,
     check_frame_number,
     check_frames,
     check_geometry,
@@ -43,7 +44,7 @@ _KEYWORDS = frozenset(
     PixelSpacing SliceThickness InstanceNumber AcquisitionNumber SeriesDescription ConvolutionKernel
     BodyPartExamined LossyImageCompression ContrastBolusAgent ContrastBolusAgentSequence ContrastBolusRoute
     ContrastBolusVolume BitsAllocated BitsStored PixelRepresentation RescaleSlope RescaleIntercept RescaleType
-    PixelPaddingValue PixelPaddingRangeLimit
+    PixelPaddingValue PixelPaddingRangeLimit KVP Exposure
     """.split()  # noqa: SIM905 (a list literal would take 34 lines)
 ) | {*SEQUENCES}
 # File names of archives; .nii.gz (NIfTI) and .csv.gz (a table) are not archives.
@@ -96,6 +97,9 @@ class SliceHeader:
             (0018,9342), or if ImageType or FrameType is derived from an angiography.
         notes: accepted deviations from the standard, as (code, detail) pairs.
         no_contrast: True if the file or the frame states that no agent was given.
+        image_type: ImageType and FrameType, their values joined by a backslash.
+        kvp: tube voltage, kV; None if absent.
+        exposure: Exposure, mAs; None if absent.
     """
 
     path: str
@@ -119,6 +123,9 @@ class SliceHeader:
     pixels: StoredPixels
     notes: tuple[tuple[Code, str], ...]
     no_contrast: bool = False
+    image_type: str = ""
+    kvp: float | None = None
+    exposure: float | None = None
 
 
 def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
@@ -133,6 +140,7 @@ def read_headers(path: str | Path) -> tuple[SliceHeader, ...]:
             `not-an-image` (DICOMDIR),
             `not-ct` (another modality or SOP class, or colour pixels),
             `localizer` (by ImageType or FrameType),
+            `capture` (a dose sheet or screen capture without position),
             `multi-frame` (too many frames, frames without per-frame description, some of them localizers),
             `no-uid` (study, series or SOP instance UID absent),
             `no-geometry` (position, orientation or pixel spacing absent or impossible),
@@ -185,6 +193,8 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
     rows, columns = check_size(path, elements)
     uids = check_uids(path, elements)
     multi_frame = sop_class in MULTI_FRAME_CT
+    if not multi_frame:
+        check_capture(path, elements)
     n_frames = elements.integer("NumberOfFrames") or 1
     check_frame_number(path, n_frames)
     frames = frames_of(elements) if multi_frame else [elements]
@@ -221,7 +231,8 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
         position, orientation, spacing = check_geometry(path, frame)
         slope, intercept = check_rescale(path, frame, needs_hu=multi_frame)
         given, thickness = agent_given(frame), frame.decimal("SliceThickness")
-        contrast = bool(given) or _OF_ANGIOGRAPHY.search(f"{kind}\\{frame.text('FrameType')}") is not None
+        image_type = "\\".join(filter(None, (kind, frame.text("FrameType"))))
+        contrast = bool(given) or _OF_ANGIOGRAPHY.search(image_type) is not None
         header = SliceHeader(
             **of_file,
             frame=index,
@@ -232,6 +243,9 @@ def _headers(path: Path, elements: Elements) -> tuple[SliceHeader, ...]:
             kernel=frame.text("ConvolutionKernel"),
             contrast=contrast,
             no_contrast=given is False and not contrast,
+            image_type=image_type,
+            kvp=frame.decimal("KVP"),
+            exposure=frame.decimal("Exposure"),
             pixels=StoredPixels(**pixels, slope=slope, intercept=intercept),
         )
         headers.append(header)

@@ -8,6 +8,7 @@ Source: DICOM PS3.3 A.3 (CT Image IOD), A.38 (Enhanced CT), C.7.6.2 (image plane
 """
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,12 +40,22 @@ MOST_ERROR = 160
 MULTI_FRAME_CT = frozenset({EnhancedCTImageStorage, LegacyConvertedEnhancedCTImageStorage})
 
 _GEOMETRY = {"ImagePositionPatient": 3, "ImageOrientationPatient": 6, "PixelSpacing": 2}  # numbers of values
+_PLANE = ("ImagePositionPatient", "ImageOrientationPatient")
 _CT = frozenset({"", CTImageStorage, *MULTI_FRAME_CT})
 _WITHOUT_PIXELS = "although its header is that of a CT: it is truncated, or only the header was exported"
 # RescaleType (0028,1054) values for HU or an unspecified unit (PS3.3 C.11.1.1.2).
 _HU_TYPES = {"", "HU", "US", "UNSPECIFIED"}
 # Tolerance for unit length and orthogonality of direction cosines, above rounding to three decimals.
 _COSINE_TOLERANCE = 5e-3
+# ImageType and descriptions of dose sheets and screen captures, which some scanners store as CT images: GE
+# 'SCREEN SAVE', 'Dose Report'; Siemens 'CT_SOM5 PROT', 'Patient Protocol'; Philips 'Dose Info'; Canon 'DOSE'.
+_CAPTURE = re.compile(
+    r"screen|captur|\bdose|dosis|\bdlp\b|\bprot(ocol|okoll)?\b|patienten?.?protokoll|exam.?(summary|protocol)"
+    r"|\bsummary\b|\breport\b|\bsnapshot\b|protocole|线量|線量|剂量|劑量",
+    re.IGNORECASE,
+)
+# Elements of which a CT slice has at least one (PS3.3 C.8.2.1), also after de-identification.
+_OF_SLICES = ("KVP", "SliceThickness", "ConvolutionKernel", "RescaleSlope")
 
 
 def refusal(path: str | Path, code: Code, reason: str) -> DicomError:
@@ -139,6 +150,22 @@ def check_frames(path: Path, frames: Sequence[Elements], n_frames: int) -> None:
         raise refusal(path, Code.MULTI_FRAME, reason)
 
 
+def check_capture(path: Path, elements: Elements) -> None:
+    """Check that a file without position and orientation is not a dose sheet or screen capture.
+
+    It is one by its words, or if it has no element of a CT slice.
+    """
+    if any(elements.decimals(name, _GEOMETRY[name]) for name in _PLANE):
+        return
+    for keyword in ("ImageType", "SeriesDescription"):
+        if named := _CAPTURE.search(elements.text(keyword).replace("_", " ")):
+            reason = f"it has no position, and {keyword} names {named[0]!r}: a dose sheet or screen capture"
+            raise refusal(path, Code.CAPTURE, reason)
+    if not any(elements.text(keyword) for keyword in _OF_SLICES):
+        reason = f"it has no position and none of {', '.join(_OF_SLICES)}: a dose sheet or screen capture"
+        raise refusal(path, Code.CAPTURE, reason)
+
+
 def check_geometry(
     path: Path, frame: Elements
 ) -> tuple[tuple[float, float, float], tuple[float, ...], tuple[float, float]]:
@@ -191,7 +218,13 @@ def check_pixel_data(path: Path, elements: Elements, n_values: int) -> tuple[int
         raise refusal(path, Code.UNREADABLE, f"BitsStored is {stored}; BitsAllocated is {allocated}")
     have, needed = elements.n_bytes - elements.pixel_offset, 1
     if elements.syntax in UncompressedTransferSyntaxes:
+        if elements.pixel_length < 0:
+            reason = f"its pixel data are compressed, its transfer syntax is {UID(elements.syntax).name}"
+            raise refusal(path, Code.UNREADABLE, f"{reason}: the header was changed; export the file again")
         have, needed = min(have, elements.pixel_length), n_values * allocated // 8
+    elif elements.pixel_length == n_values * allocated // 8:
+        reason = f"its pixel data are not compressed, its transfer syntax is {UID(elements.syntax).name}"
+        raise refusal(path, Code.UNREADABLE, f"{reason}: the header was changed; export the file again")
     if have < needed:
         raise refusal(path, Code.UNREADABLE, f"pixel data are truncated: {max(have, 0)} of {needed} bytes")
     return allocated, stored

@@ -30,9 +30,9 @@ from ich_mil.study.geometry.planes import (
     same_spacing,
     spaces_between,
     steps_of,
-    tilt_degrees,
     turned_by,
 )
+from ich_mil.study.geometry.upright import Upright
 
 # Names of the directions +x, -x; +y, -y; +z, -z (PS3.3 C.7.6.2.1.1).
 _COURSES = (
@@ -67,12 +67,18 @@ def irregularities(
 
     note(Code.SPACING_CHANGES, _step_runs(positions, gaps))
     note(Code.TILTED, _tilts(tilts))
-    note(Code.FLIPPED, _flips(headers[0]))
-    note(Code.PIXELS_NOT_SQUARE, _sides(headers[0]))
+    for code, words in turn_notes(headers[0]):
+        note(code, words)
     note(Code.CENTRE_MOVES, _moves(headers, positions))
     entries += _other_rescales(headers)
     note(Code.SOP_REPEATED, _repeated_sops(headers))
     return entries
+
+
+def turn_notes(header: SliceHeader) -> list[tuple[Code, str]]:
+    """Codes and details of the changes that `Upright` makes to the pictures of a series."""
+    notes = ((Code.FLIPPED, _flips(header)), (Code.PIXELS_NOT_SQUARE, _sides(header)))
+    return [(code, words) for code, words in notes if words]
 
 
 def unseen_entries(
@@ -164,7 +170,8 @@ def _flips(header: SliceHeader) -> str:
     Patient axes are LPS: x from right to left, y from front to back. Usually rows run along +x (the patient's
     left is at the right of the picture) and columns along +y.
     """
-    if tilt_degrees(header) > AXIAL_DEGREES:
+    upright = Upright.of(header)
+    if not upright.transposed and min(upright.down, upright.across) > 0:
         return ""
     flips = []
     for name, usual in (("rows", 0), ("columns", 1)):
@@ -172,7 +179,7 @@ def _flips(header: SliceHeader) -> str:
         axis = int(np.argmax(np.abs(direction)))
         if axis != usual or direction[axis] < 0:
             flips.append(f"{name} run from {_COURSES[axis][int(direction[axis] < 0)]}")
-    return f"{', '.join(flips)}; the pixels are left as they are" if flips else ""
+    return f"{', '.join(flips)}; the pictures were turned"
 
 
 def _sides(header: SliceHeader) -> str:
@@ -180,7 +187,7 @@ def _sides(header: SliceHeader) -> str:
     down, across = header.spacing
     if same_spacing([down], [across]):
         return ""
-    return f"rows are {down:g} mm apart, columns {across:g} mm; the pixels are left as they are"
+    return f"rows are {down:g} mm apart, columns {across:g} mm; interpolated to the finer spacing"
 
 
 def _moves(headers: Sequence[SliceHeader], positions: Sequence[float]) -> str:

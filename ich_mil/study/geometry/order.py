@@ -44,6 +44,7 @@ class Series:
         positions: n positions of the slice centres along the mean normal, mm, strictly increasing.
         entries: ledger entries for left-out slices and irregularities; their `scan` is the study UID.
         left_out: headers of the left-out slices.
+        sharp: measured sharpness in words (`ich_mil.study.pixels.sharpness`); '' if soft or not measured.
     """
 
     study_uid: str
@@ -53,6 +54,7 @@ class Series:
     positions: tuple[float, ...]
     entries: tuple[LedgerEntry, ...]
     left_out: tuple[SliceHeader, ...]
+    sharp: str = ""
 
     @property
     def spacing(self) -> float:

@@ -45,6 +45,7 @@ def test_header_and_hu(tmp_path):
         contrast=False,
         pixels=StoredPixels(syntax, size - 32, 1, 16, 16, True, slope=1.0, intercept=-1024.0, padding=None),
         notes=(),
+        image_type="ORIGINAL\\PRIMARY\\AXIAL",
     )
     hu, notes = read(path)
     np.testing.assert_array_equal(hu, STORED - 1024)

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 from pydicom.config import disable_value_validation
 from pydicom.dataset import Dataset
+from pydicom.encaps import encapsulate
+from pydicom.uid import ExplicitVRLittleEndian, RLELossless
 
 from ich_mil.errors import DicomError
-from ich_mil.ledger import Code
+from ich_mil.ledger import INCOMPLETE, PROBLEMS, Code
 from ich_mil.study.files.header import read_headers
 from ich_mil.study.files.refusal import refusal_of
 from tests.study.encodings import SIGNED, enhanced
@@ -167,3 +169,70 @@ def test_truncated_slices_are_unreadable(tmp_path, changes):
 def test_oddities_are_refused(shared_data, name, code):
     assert refused(read_headers, shared_data / "oddities" / name) == code
     assert refused(read, shared_data / "oddities" / name) == code
+
+
+WITHOUT_PLACE = {"ImagePositionPatient": None, "ImageOrientationPatient": None}
+NO_SLICE = dict.fromkeys(["KVP", "SliceThickness", "ConvolutionKernel", "RescaleSlope", "RescaleIntercept"])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"ImageType": ["DERIVED", "SECONDARY", "SCREEN SAVE"]},
+        {"ImageType": ["ORIGINAL", "SECONDARY", "OTHER", "CT_SOM5 PROT"]},
+        {"ImageType": ["DERIVED", "SECONDARY", "DOSE_INFO"]},
+        *(
+            {"SeriesDescription": text}
+            for text in ("Dose Report", "Patient Protocol", "Dose Info", "Screen Captures", "Exam Summary")
+        ),
+        {"SeriesDescription": "Results", **NO_SLICE},
+        {"ImageType": None, "SeriesDescription": None, "PixelSpacing": None, **NO_SLICE},
+    ],
+)
+def test_dose_sheets_have_no_effect_on_the_decision(tmp_path, changes):
+    path = write(tmp_path, **(WITHOUT_PLACE | changes))
+    assert refused(read_headers, path) == Code.CAPTURE
+    assert Code.CAPTURE not in PROBLEMS
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"ImageType": None},
+        {"SeriesDescription": "CT PLAIN PROTECT"},
+        *(
+            {**NO_SLICE, "ImageType": None, name: value}
+            for name, value in (("KVP", "120"), ("SliceThickness", 5))
+        ),
+    ],
+)
+def test_slices_that_lost_their_place_leave_studies_incomplete(tmp_path, changes):
+    assert refused(read_headers, write(tmp_path, **(WITHOUT_PLACE | changes))) == Code.NO_GEOMETRY
+    assert Code.NO_GEOMETRY in INCOMPLETE
+
+
+def test_slices_with_position_are_no_dose_sheets(tmp_path):
+    (header,) = read_headers(write(tmp_path, SeriesDescription="Low Dose Head Protocol"))
+    assert header.description == "Low Dose Head Protocol"
+
+
+@pytest.mark.parametrize(
+    ("written", "named", "words"),
+    [
+        (RLELossless, ExplicitVRLittleEndian, "are compressed, its transfer syntax is Explicit VR"),
+        (ExplicitVRLittleEndian, RLELossless, "are not compressed, its transfer syntax is RLE"),
+    ],
+)
+def test_pixel_data_of_another_transfer_syntax(tmp_path, written, named, words):
+    image = ct_slice()
+    image.file_meta.TransferSyntaxUID = written
+    if written == RLELossless:
+        image.PixelData = encapsulate([bytes(64)])
+    image["PixelData"].VR = "OB" if written == RLELossless else "OW"
+    path = tmp_path / "slice.dcm"
+    image.save_as(path, enforce_file_format=True)
+    path.write_bytes(path.read_bytes().replace(written.encode(), named.encode(), 1))
+    with pytest.raises(DicomError, match=words) as caught:
+        read_headers(path)
+    assert caught.value.code == Code.UNREADABLE
