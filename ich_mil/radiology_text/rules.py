@@ -30,7 +30,8 @@ Finding = Literal["blood", "suspect", "density"]
 """Roles of findings: words for blood, words that suggest blood, and words for a density only."""
 Role = Literal[
     "blood", "suspect", "density", "absent", "uncertain", "implied", "rest", "present", "past", "now",
-    "history", "outside", "unsure", "site", "kind", "place", "ends", "ignore", "normal", "heading",
+    "history", "outside", "unsure", "site", "kind", "place", "ends", "ignore", "normal", "heading", "section", "gone",
+    "doubt", "verb", "relation", "sign", "modifier", "strong", "shown",
 ]  # fmt: skip
 SIDES = ("", "before", "after", "both")
 """Position of a cue relative to the finding that it modifies."""
@@ -151,7 +152,7 @@ def word_spans(text: str) -> list[tuple[str, int, int]]:
     lower = text.lower()
     if len(lower) != len(text):  # some letters have a longer lower case, which would shift the offsets
         lower = "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
-    plain = re.sub(r"[-/_\u2010-\u2015]", " ", lower.replace("\u2019", "'"))
+    plain = re.sub(r"[-_\u2010-\u2015]|(?<![a-z]{3})/|/(?![a-z]{3})", " ", lower.replace("\u2019", "'"))
     return [(found[0], found.start(), found.end()) for found in _WORD.finditer(plain)]
 
 
