@@ -84,7 +84,7 @@ def classify(sentence: str, rules: Rules | None = None) -> Verdict:
     names = set() if sentence.isupper() else {i for i, (_, at, _) in enumerate(spans) if i and sentence[at].isupper()}
     parts = list(clauses(words, matches))
     mentions = [(one, kinds_of(one.match, part)) for part in parts for one in _judge(part, names)]
-    normal = [match for part in parts for match in part.of("normal") if _is_clear(part, names)]
+    normal = [match for part in parts for match in part.of("normal") if _is_of_head(part, names)]
 
     def text(match: Match) -> str:
         return " ".join(sentence[spans[match.start][1] : spans[match.end - 1][2]].split())
@@ -134,6 +134,8 @@ def _judge_one(match: Match, clause: Clause, names: set[int]) -> _Mention:
         return _Mention("other", match, absent)
     if doubts := clause.of("doubt"):
         return _Mention("uncertain", match, doubts[0], "unread")
+    if clause.words[match.end : clause.end] == [":"] and clause.end == len(clause.words):  # an entry without a value
+        return _Mention("uncertain", match, reason="unread")
     if affirmed := cue(match, clause, "present")[0]:
         return _Mention("present", match, affirmed)
     if "unread" in (how, implies):
@@ -143,7 +145,7 @@ def _judge_one(match: Match, clause: Clause, names: set[int]) -> _Mention:
     if absent and how == "yes":
         clear = _is_clear(clause, names)
         return _Mention("absent", match, absent) if clear else _Mention("uncertain", match, absent, "unread")
-    if hedge := cue(match, clause, "uncertain")[0]:
+    if hedge := cue(match, clause, "uncertain")[0] or _hedged(match, clause):
         return _Mention("uncertain", match, hedge, "hedged")
     if (past := cue(match, clause, "past")[0]) and not clause.of("now"):
         return _Mention("uncertain", match, past, "implied")
@@ -157,12 +159,26 @@ def _judge_one(match: Match, clause: Clause, names: set[int]) -> _Mention:
     return _Mention("present", match, bare=shown == "bare")
 
 
+def _hedged(match: Match, clause: Clause) -> Match | None:
+    """A hedge before a finding with nothing between that ends it, whatever its side and scope."""
+    for hedge in reversed(clause.of("uncertain", high=match.start)):
+        between = clause.words[hedge.end : match.start]
+        if not {",", "and", "with"} & set(between) and not clause.of("ends", "relation", low=hedge.end, high=match.start):
+            return hedge
+    return None
+
+
 def _is_clear(clause: Clause, names: set[int], *, unknown: int = 1) -> bool:
     """Whether the words of a clause are known, up to `unknown` words and one in ten, and none is a doubt."""
     covered = {i for one in clause.matches for i in range(one.start, one.end)}
     others = [i for i in range(clause.start, clause.end) if i not in covered and not is_known(clause.words[i])]
     strange = [i for i in others if i not in names or len(names) > 3]
     return not clause.of("doubt") and len(strange) <= unknown + (clause.end - clause.start) // 10
+
+
+def _is_of_head(clause: Clause, names: set[int]) -> bool:
+    """Whether a clause that calls an examination normal is clear and names no other part of the body."""
+    return _is_clear(clause, names) and not clause.of("uncertain") and (not clause.of("outside") or bool(clause.of("site")))
 
 
 def _shown(match: Match, clause: Clause) -> str:
@@ -187,9 +203,12 @@ def is_english(text: str) -> bool:
     return not told or sum(i in covered or is_known(words[i]) for i in told) >= ENGLISH * len(told)
 
 
-def names_part(heading: str) -> bool:
-    """Whether a heading names a compartment or a part of the brain."""
-    return any(match.of("kind", "place", "part") for match in default_rules().find(split_words(heading)))
+def part_of(heading: str) -> Denied:
+    """What a denial of any blood covers below a heading: `part` of one compartment, `acute` of the brain, else `any`."""
+    matches = default_rules().find(split_words(heading))
+    if any(match.of("kind", "place") for match in matches):
+        return "part"
+    return "acute" if any(match.of("part") for match in matches) else "any"
 
 
 def _denied(mentions: Sequence[tuple[_Mention, tuple[str, ...]]], words: Sequence[str]) -> Denied:

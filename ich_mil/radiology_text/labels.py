@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from ich_mil.errors import DataError
-from ich_mil.radiology_text.context import Verdict, classify, is_english, names_part
+from ich_mil.radiology_text.context import Verdict, classify, is_english, part_of
 from ich_mil.radiology_text.read import Report
 from ich_mil.radiology_text.rules import Rules
 from ich_mil.radiology_text.sentences import Sentence, split_report
@@ -85,8 +85,8 @@ def _state(report: Report, sentence: Sentence, rules: Rules | None) -> Statement
     if not sentence.finding:
         label = verdict.label if verdict.label == "none" else "other"
         verdict = Verdict(label, evidence=(f"{sentence.section or '?'}:", *verdict.evidence))
-    elif verdict.denied in ("any", "acute") and names_part(sentence.section):
-        verdict = replace(verdict, denied="part")
+    elif verdict.denied == "any" and (covered := part_of(sentence.section)):
+        verdict = replace(verdict, denied=covered)
     return Statement(report.name, report.scan, sentence.text, verdict, sentence.section)
 
 

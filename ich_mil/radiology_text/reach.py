@@ -21,6 +21,7 @@ FINDINGS = get_args(Finding)
 _SEPARATORS = frozenset({",", "/", "&", "or", "nor", "and"})
 _CONTRASTS = frozenset({"although", "though", "however", "but", "whereas"})
 _DEFINITE = frozenset("the this that these those his her known left right existing".split())
+_AUXILIARIES = frozenset("is are was were be been being has have had also now since".split())
 _STATES = frozenset("a an the there this".split())
 _MODIFIERS = ("modifier", "strong", "kind", "site", "place", "outside", "now", *FINDINGS)
 _ADJECTIVE = ("al", "ic", "ous", "ive", "ent", "ant", "able", "ible", "ed", "ar", "ary", "less", "ly")
@@ -108,7 +109,7 @@ def _along(one: Match, match: Match, clause: Clause) -> Reach:
     related = [m for m in clause.of("relation", low=start, high=high) if m.start > start or not m.of("modifier")]
     if related:
         last = related[-1]
-        if not any(sign.end == last.start for sign in clause.of("sign", low=start)):
+        if not _takes(last, clause):
             return "held" if words[last.end] in _DEFINITE else "unread"
         start = last.end
     elif marks and words[marks[-1] - 1] != "," and _bound(clause, low, marks):
@@ -129,6 +130,12 @@ def _along(one: Match, match: Match, clause: Clause) -> Reach:
     return "no" if sized and told else "unread"
 
 
+def _takes(relation: Match, clause: Clause) -> bool:
+    """Whether a preposition makes one phrase of two nouns, as in "evidence of hemorrhage"."""
+    of = clause.words[relation.start] in ("of", "for")
+    return of and any(sign.end == relation.start for sign in clause.of("sign"))
+
+
 def _bound(clause: Clause, low: int, marks: Sequence[int]) -> bool:
     """Whether the item before the last separator is bound to something definite ("edema around the mass or")."""
     start = marks[-2] + 1 if len(marks) > 1 else low
@@ -142,7 +149,9 @@ def _back(one: Match, match: Match, clause: Clause) -> Reach:
     if words[high] == ":":
         return "no" if ":" in words[low:high] else "yes"
     marks = [i for i in range(low, high) if words[i] in _SEPARATORS]
-    verbs = [m for m in clause.of("verb", low=low, high=high) if m.end < high and not _participle(m, words)]
+    verbs = [m for m in clause.of("verb", low=low, high=high) if not _participle(m, words)]
+    while verbs and all(words[i].endswith("ly") or words[i] in _AUXILIARIES for i in range(verbs[-1].start, high)):
+        verbs.pop()
     if verbs:
         return "no" if any(i >= verbs[0].end for i in marks) else "unread"
     if any(words[i] == "," for i in marks) and not any(words[i] in ("or", "nor", "and") for i in marks):
@@ -152,7 +161,7 @@ def _back(one: Match, match: Match, clause: Clause) -> Reach:
 
 def _participle(verb: Match, words: Sequence[str]) -> bool:
     """Whether a verb is a participle, as in "hemorrhage seen on the prior study"."""
-    return words[verb.start] not in ("is", "are", "was", "were", "has", "have", "had", "there")
+    return words[verb.start] not in _AUXILIARIES | {"there"}
 
 
 def presupposed(match: Match, clause: Clause) -> Reach | None:
@@ -166,7 +175,7 @@ def presupposed(match: Match, clause: Clause) -> Reach | None:
     before = covered.get(at - 1) if at > clause.start else None
     if before is None or not before.of("relation") or before.start <= clause.start:
         return None
-    if any(sign.end == before.start for sign in clause.of("sign")):
+    if _takes(before, clause):
         return None
     return "held" if words[before.end] in _DEFINITE else "unread"
 

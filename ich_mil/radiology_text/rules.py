@@ -30,7 +30,7 @@ Finding = Literal["blood", "suspect", "density"]
 """Roles of findings: words for blood, words that suggest blood, and words for a density only."""
 Role = Literal[
     "blood", "suspect", "density", "absent", "uncertain", "implied", "rest", "present", "past", "now",
-    "history", "outside", "unsure", "site", "kind", "place", "ends", "ignore", "normal", "heading", "section", "gone",
+    "history", "outside", "unsure", "site", "kind", "place", "ends", "ignore", "normal", "heading", "section", "gone", "part",
     "doubt", "verb", "relation", "sign", "modifier", "strong", "shown",
 ]  # fmt: skip
 SIDES = ("", "before", "after", "both")

@@ -99,6 +99,10 @@ def _heading(piece: str, rules: Rules) -> tuple[str, str | None]:
         if "blood" in roles or "absent" in roles:
             return "", None
         return next((role for role in ("heading", "section") if role in roles), ""), piece[found.end() :]
+    if dashed := re.match(r"([A-Za-z][A-Za-z ]{1,40}?)\s*(?: [-\u2013=]|;)\s", piece):
+        roles = _roles(dashed[1], rules, whole=True)
+        if role := next((role for role in ("heading", "section") if role in roles), ""):
+            return role, piece[dashed.end() :]
     alone = _roles(piece.strip(" .-"), rules, whole=True)
     role = next((role for role in ("heading", "section") if role in alone), "")
     if not role and (capitals := re.match(r"([A-Z][A-Z ]+?)\s*[-;]?\s+(?=[A-Z?][a-z]|\?)", piece)):
