@@ -20,15 +20,13 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 from ich_mil.radiology_text.reach import FINDINGS, Clause, clauses, cue, inside, kinds_of, outside, placed, presupposed
-from ich_mil.radiology_text.rules import Match, Rules, default_rules, split_words, word_spans
+from ich_mil.radiology_text.rules import Match, Rules, default_rules, word_spans
 from ich_mil.radiology_text.vocabulary import UNITS, is_known, spelled
 
 Label = Literal["present", "absent", "uncertain", "other", "none"]
 LABELS: tuple[Label, ...] = get_args(Label)
 Denied = Literal["", "any", "acute", "gone", "part"]
 Reason = Literal["", "hedged", "implied", "unread"]
-ENGLISH = 0.6
-"""Minimum share of known words in an English text."""
 _STRENGTH: tuple[Label, ...] = ("present", "uncertain", "absent", "other")
 _OWN: dict[str, Label] = {"absent": "absent", "implied": "uncertain", "history": "other"}
 _AGES = frozenset({"acute", "recent", "posttraumatic", "traumatic"})
@@ -195,20 +193,10 @@ def _shown(match: Match, clause: Clause) -> str:
     return "unread" if [word for word in rest if len(word) > 1 and word not in ("and", "the")] else "bare"
 
 
-def is_english(text: str) -> bool:
-    """Whether most words of a text are known English."""
-    words = [word for word, _, _ in word_spans(text)]
-    covered = {i for one in default_rules().find(words) for i in range(one.start, one.end)}
-    told = [i for i, word in enumerate(words) if len(word) > 1 and word[0].isalpha()]
-    return not told or sum(i in covered or is_known(words[i]) for i in told) >= ENGLISH * len(told)
-
-
 def part_of(heading: str) -> Denied:
     """What a denial of any blood covers below a heading: `part` of one compartment, `acute` of the brain, else `any`."""
-    matches = default_rules().find(split_words(heading))
-    if any(match.of("kind", "place") for match in matches):
-        return "part"
-    return "acute" if any(match.of("part") for match in matches) else "any"
+    roles = default_rules().of_heading(heading)
+    return "part" if roles & {"kind", "place"} else "acute" if "part" in roles else "any"
 
 
 def _denied(mentions: Sequence[tuple[_Mention, tuple[str, ...]]], words: Sequence[str]) -> Denied:

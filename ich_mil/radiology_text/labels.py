@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Literal
 
 from ich_mil.errors import DataError
-from ich_mil.radiology_text.context import Verdict, classify, is_english, part_of
+from ich_mil.radiology_text.context import Verdict, classify, part_of
 from ich_mil.radiology_text.read import Report
-from ich_mil.radiology_text.rules import Rules
+from ich_mil.radiology_text.rules import Rules, split_words
 from ich_mil.radiology_text.sentences import Sentence, split_report
+from ich_mil.radiology_text.vocabulary import is_english
 from ich_mil.sets.labels import name_some, read_label_csv
 
 Outcome = Literal["positive", "negative", "uncertain"]
@@ -116,7 +117,7 @@ def _decide(statements: Sequence[Statement]) -> tuple[Outcome, str, tuple[str, .
     bare = all(one.verdict.bare for one in present)
     kinds = tuple(sorted({kind for one in present for kind in one.verdict.kinds}))
     reasons = {one.reason for one in verdicts if one.label == "uncertain"}
-    if not is_english(" ".join(one.text for one in statements)):
+    if not is_english([word for one in statements for word in split_words(one.text)]):
         return "uncertain", "language", kinds
     if present and not later and ("any" in denied or normal or (bare and denied)):
         return "uncertain", "contradiction", kinds

@@ -31,6 +31,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"(?<=[a-z]{2})-\n[ ]*(?=[a-z])", ""),  # a word divided at the end of a line
     (r"(?i)\b(ca)n[’']?t\b", r"\1n not"),
     (r"(?i)n[’']t\b", " not"),
+    (rf"(?i)(?:[ ]+(?:present|seen|detected|identified|found)|[ ]*\([a-z ]+\))?[ ]*[?:][ ]+(?:A:[ ]*)?(?={_VALUE}\s*(?:[.,;\n]|$))", ": "),
     (r"(?i)\(\s*(?:y\s*/\s*n|yes\s*/\s*no)\s*\)", " "),
     (rf"{_BOX}[^\[\(☐☒☑✓✔\n]*", " "),
     (rf"(?<=\w)[ ]*{_TICKED}[ ]*", ": "),

@@ -33,6 +33,8 @@ Role = Literal[
     "history", "outside", "unsure", "site", "kind", "place", "ends", "ignore", "normal", "heading", "section", "gone", "part",
     "doubt", "verb", "relation", "sign", "modifier", "strong", "shown",
 ]  # fmt: skip
+HEADINGS = frozenset({"heading", "section", "part"})
+"""Roles of headings: a section without findings, a section of findings, a part of the head."""
 SIDES = ("", "before", "after", "both")
 """Position of a cue relative to the finding that it modifies."""
 WIDEST = 3
@@ -104,22 +106,34 @@ class Rules:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
-        self._tree = _Node()
+        self._tree, self._headings = _Node(), _Node()
         for rule in self.rules:
             for pattern in _spelled_out(rule.phrase):
-                node = self._tree
+                node = self._headings if rule.role in HEADINGS else self._tree
                 for part in pattern:
                     node = node.below(part)
                 node.ends.append(rule)
 
+    def of_heading(self, heading: str) -> set[str]:
+        """Roles of a heading: those of `HEADINGS` whose phrase is all of it, and those of the findings in it."""
+        words = split_words(heading)
+        whole = {rule.role for match in self._find(self._headings, words) for rule in match.rules if match.end - match.start == len(words)}
+        return whole | {rule.role for match in self.find(words) for rule in match.rules}
+
     def find(self, words: Sequence[str]) -> list[Match]:
-        """Find the phrases in `words`, in sentence order; of overlapping phrases the longest is kept."""
+        """Find the phrases in `words`, in sentence order; of overlapping phrases the longest is kept.
+
+        Phrases of headings (`HEADINGS`) are not among them.
+        """
+        return self._find(self._tree, words)
+
+    def _find(self, tree: _Node, words: Sequence[str]) -> list[Match]:
         spans: dict[tuple[int, int], list[Rule]] = defaultdict(list)
         closed = [*words, "$"]
         for start in range(len(words)):
             nearest: dict[int, tuple[int, _Node]] = {}
-            _walk(self._tree, closed, start, nearest)
-            if start == 0 and (first := self._tree.words.get("^")):
+            _walk(tree, closed, start, nearest)
+            if start == 0 and (first := tree.words.get("^")):
                 _walk(first, closed, start, nearest)
             for end, node in nearest.values():
                 spans[start, min(end, len(words))] += node.ends

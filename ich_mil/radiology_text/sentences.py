@@ -12,10 +12,12 @@ import re
 from dataclasses import dataclass
 
 from ich_mil.radiology_text.markup import plain_text
-from ich_mil.radiology_text.rules import Rules, default_rules, split_words
+from ich_mil.radiology_text.rules import Rules, default_rules
 
 _HEADING = re.compile(r"([A-Za-z][A-Za-z0-9 /&()\-]{0,40}?)\s?:(?=\s|$)")
 """Words before a colon at the start of a line or sentence."""
+_DASHED = re.compile(r"([A-Za-z][A-Za-z ]{1,40}?)\s*(?: [-\u2013=]|;)\s")
+_CAPITALS = re.compile(r"([A-Z][A-Z ]+?)\s*[-;]?\s+(?=[A-Z?][a-z]|\?)")
 _BREAK = re.compile(
     r"""
     (?<=[.?!])[)"'\u201d]*\s+                   # after a sentence
@@ -39,7 +41,8 @@ _OPEN = re.compile(
     r"|measuring|negative for|(?<!the )(?:left|right)))\s*$",
     re.I,
 )
-_ANSWER = re.compile(r"\?\s+(?:A:\s*)?(?=(?:yes|no|none|nil|negative|positive|absent|present)\b\s*(?:[.,;\n]|$))", re.I)
+_LONGEST = 7
+"""Largest number of words of a heading."""
 _WIDE = 50
 """Minimum length of a line that may have been wrapped."""
 
@@ -67,7 +70,7 @@ def split_report(text: str, rules: Rules | None = None) -> list[Sentence]:
     follows.
     """
     rules = rules or default_rules()
-    lines = _lines(_ANSWER.sub(": ", plain_text(text)), rules)
+    lines = _lines(plain_text(text), rules)
     headed = [_heading(line, rules) for line in lines]
     last = max((i for i, (role, _) in enumerate(headed) if role == "section"), default=-1)
     section, finding, asks = "", True, True
@@ -93,35 +96,18 @@ def _heading(piece: str, rules: Rules) -> tuple[str, str | None]:
 
     The text is None if there is no heading. A term for blood before a colon is an entry and no heading.
     """
-    piece = _ITEM.sub("", piece, count=1) if _ITEM.match(piece) else piece
-    if found := _HEADING.match(piece):
-        roles = _roles(found[1], rules)
-        if "blood" in roles or "absent" in roles:
-            return "", None
-        return next((role for role in ("heading", "section") if role in roles), ""), piece[found.end() :]
-    if dashed := re.match(r"([A-Za-z][A-Za-z ]{1,40}?)\s*(?: [-\u2013=]|;)\s", piece):
-        roles = _roles(dashed[1], rules, whole=True)
-        if role := next((role for role in ("heading", "section") if role in roles), ""):
-            return role, piece[dashed.end() :]
-    alone = _roles(piece.strip(" .-"), rules, whole=True)
-    role = next((role for role in ("heading", "section") if role in alone), "")
-    if not role and (capitals := re.match(r"([A-Z][A-Z ]+?)\s*[-;]?\s+(?=[A-Z?][a-z]|\?)", piece)):
-        alone = _roles(capitals[1], rules, whole=True)
-        role = next((role for role in ("heading", "section") if role in alone), "")
-        return (role, piece[capitals.end() :]) if role else ("", None)
+    piece = _ITEM.sub("", piece, count=1)
+    for pattern in (_HEADING, _DASHED, _CAPITALS):
+        if found := pattern.match(piece):
+            roles = rules.of_heading(found[1])
+            if pattern is _HEADING and roles & {"blood", "absent"}:
+                return "", None
+            role = next((role for role in ("heading", "section") if role in roles), "")
+            if role or pattern is _HEADING:
+                return role, piece[found.end() :]
+    roles = rules.of_heading(piece.strip(" .-")) if piece.count(" ") < _LONGEST else set()
+    role = next((role for role in ("heading", "section") if role in roles), "")
     return (role, "") if role else ("", None)
-
-
-def _roles(heading: str, rules: Rules, *, whole: bool = False) -> set[str]:
-    """Roles of the phrases in a heading; with `whole`, only of a phrase that is all of it.
-
-    A `heading` or `section` counts only where it is all of the heading.
-    """
-    words = split_words(heading)
-    matches = rules.find(words)
-    full = {rule.role for match in matches if match.end - match.start == len(words) for rule in match.rules}
-    parts = {rule.role for match in matches for rule in match.rules} - {"heading", "section"}
-    return full if whole else full | parts
 
 
 def _lines(text: str, rules: Rules) -> list[str]:
@@ -169,7 +155,7 @@ def _before_headings(line: str, rules: Rules) -> list[str]:
         for word in words:
             start = cuts[-1] + word.start()
             heading = line[start : colon.start()]
-            if heading[0].isupper() and _roles(heading, rules, whole=True) & {"heading", "section"}:
+            if heading[0].isupper() and rules.of_heading(heading) & {"heading", "section"}:
                 cuts += [start] if start > cuts[-1] else []
                 break
     return [line[a:b].strip(" ;") for a, b in zip(cuts, [*cuts[1:], len(line)], strict=True)]

@@ -5,6 +5,7 @@ that could turn a statement ("unless", "protocol") belongs into the rule table a
 """
 
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from pathlib import Path
@@ -14,6 +15,8 @@ import snowballstemmer
 TABLE = Path(__file__).with_name("words.txt")
 SHORTEST = 6
 """Minimum length of a word whose spelling is corrected."""
+ENGLISH = 0.6
+"""Minimum share of known words in an English text."""
 CLOSE = 0.84
 """Minimum similarity (difflib) of a misspelt word to its correction."""
 UNITS = frozenset("mm cm ml cc hu mg kv ma m l x c t s th st nd rd".split())
@@ -48,3 +51,9 @@ def spelled(word: str) -> str:
     return close[0] if same_ends and abs(len(close[0]) - len(word)) < 2 else word
 
 
+
+
+def is_english(words: Sequence[str]) -> bool:
+    """Whether most words of a text are known."""
+    told = [word for word in words if len(word) > 1 and word[0].isalpha()]
+    return sum(map(is_known, told)) >= ENGLISH * len(told)
