@@ -81,7 +81,7 @@ def classify(sentence: str, rules: Rules | None = None) -> Verdict:
     matches = (rules or default_rules()).find(words)
     names = set() if sentence.isupper() else {i for i, (_, at, _) in enumerate(spans) if i and sentence[at].isupper()}
     parts = list(clauses(words, matches))
-    mentions = [(one, kinds_of(one.match, part)) for part in parts for one in _judge(part, names)]
+    mentions = [(one, kinds_of(one.match, part, absent=one.label == "absent")) for part in parts for one in _judge(part, names)]
     normal = [match for part in parts for match in part.of("normal") if _is_of_head(part, names)]
 
     def text(match: Match) -> str:
@@ -189,6 +189,7 @@ def _shown(match: Match, clause: Clause) -> str:
     if any(words[i][0].isdigit() and words[i + 1] in UNITS for i in range(clause.start, clause.end - 1)):
         return "told"
     covered = {i for one in clause.of(*FINDINGS, "modifier", "kind", "site") for i in range(one.start, one.end)}
+    covered |= {i for i in range(clause.start, match.start) if words[i].endswith(("ic", "al", "ar"))}
     rest = [words[i] for i in range(clause.start, clause.end) if i not in covered and words[i][0].isalpha()]
     return "unread" if [word for word in rest if len(word) > 1 and word not in ("and", "the")] else "bare"
 

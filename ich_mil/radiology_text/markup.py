@@ -19,12 +19,15 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"\\[FR]\\", "\n"),
     (r"\\[SE]\\", ""),
     (r"(?:\\r\\n|\\n|\\r)(?![a-z]{3,}\\)", "\n"),  # literal escapes
+    (rf"(?i)(?:\\t|\t)+(?={_VALUE})", ": "),
     (r"\\t", " "),
+    (r"</t[dh]>\s*<t[dh]\b[^<>]*>", ": "),
     (r"</?(?:p|div|br|li|ul|ol|tr|td|th|table|h\d|section|hr)\b[^<>]*>", "\n"),  # HTML blocks
     (r"<[A-Za-z/!][^<>]*>", ""),
     (r"_{2,}(?!\w)", "[blank]"),
     (r"\*\*|__(?=\w)|(?<=\w)__(?!_)", ""),  # Markdown
-    (r"[ \t]*~[ \t]*", "\n"),  # HL7 repetition
+    (r"[ \t]*~[ \t]*", "\n"),
+    (r"[ ]+--+[ ]+", "; "),  # HL7 repetition
     (r"[\u00a0\u2000-\u200a\u202f\t]", " "),
     (r"[\u200b-\u200f\ufeff\u00ad]", ""),
     (r"\r\n?", "\n"),

@@ -109,7 +109,8 @@ def _along(one: Match, match: Match, clause: Clause) -> Reach:
     related = [m for m in clause.of("relation", low=start, high=high) if m.start > start or not m.of("modifier")]
     if related:
         last = related[-1]
-        if not _takes(last, clause):
+        again = last.start == start and bool(marks) and words[start] == words[low - 1]  # "of mass, or of hemorrhage"
+        if not again and not _takes(last, clause):
             return "held" if words[last.end] in _DEFINITE else "unread"
         start = last.end
     elif marks and words[marks[-1] - 1] != "," and _bound(clause, low, marks):
@@ -226,11 +227,11 @@ def inside(match: Match, clause: Clause) -> Match | None:
     return min(places, key=lambda one: _gap(match, one), default=None)
 
 
-def kinds_of(match: Match, clause: Clause) -> tuple[str, ...]:
+def kinds_of(match: Match, clause: Clause, *, absent: bool = False) -> tuple[str, ...]:
     """Compartments of a finding.
 
     Taken from the finding itself, else from compartment names in the clause that are nearer to it than to
-    another finding, else from its location.
+    another finding, else from its location. A comma or conjunction parts a location from an absent finding.
     """
     own = [kind for rule in match.rules if rule.role in FINDINGS for kind in rule.kinds]
     findings = [one for one in clause.matches if one.of(*FINDINGS) or one is match]
@@ -239,7 +240,10 @@ def kinds_of(match: Match, clause: Clause) -> tuple[str, ...]:
             break
         for one in clause.of(role):
             nearest = min(findings, key=lambda found: _gap(found, one))
-            if nearest is match and _gap(nearest, one) <= _NEAR:
+            between = clause.words[min(nearest.end, one.end) : max(nearest.start, one.start)]
+            listed = role == "kind" and one.end <= match.start  # "subdural or subarachnoid hemorrhage"
+            apart = absent and not listed and not _SEPARATORS.isdisjoint(between)
+            if nearest is match and _gap(nearest, one) <= _NEAR and not apart:
                 own += [kind for rule in one.of(role) for kind in rule.kinds]
     return tuple(own)
 

@@ -33,7 +33,7 @@ _ABBREVIATED = re.compile(
     r"\b(?:dr|mr|mrs|ms|prof|vs|approx|st|fig|cf|e\.g|i\.e|ca|incl|resp|max|min)\.$|\bno\.$(?<=no\.)", re.I
 )
 _NUMBERED = re.compile(r"^(?:[^:]{2,40}:)?\W*\d{0,2}[.)]?$")
-_ITEM = re.compile(r"\s*(?:[-*\u2022\u00b7\u25aa\u25cf]|(?:\d{1,2}|[a-h])[.)]|\d{1,2}\s+(?=[A-Z]))\s*")
+_ITEM = re.compile(r"^\s*(?:[-*\u2022\u00b7\u25aa\u25cf]|(?:\d{1,2}|[a-h])[.)]|\d{1,2}\s+(?=[A-Z]))\s*")
 _JOINS = re.compile(r"\s*(?:or|and|nor|with|of|in|to|from|along|but|as|is|are)\b", re.I)
 _OPEN = re.compile(
     r"(?:,|\b(?:no|not|any|an?|the|this|of|for|to|in|on|at|with|and|or|nor|is|are|was|were|by|from|along|acute|chronic|recent|large"
@@ -41,6 +41,7 @@ _OPEN = re.compile(
     r"|measuring|negative for|(?<!the )(?:left|right)))\s*$",
     re.I,
 )
+_VALUE = re.compile(r"(?:no|none|yes|nil|negative|positive|absent|present|not seen|none seen|not present)\W*", re.I)
 _LONGEST = 7
 """Largest number of words of a heading."""
 _WIDE = 50
@@ -121,7 +122,9 @@ def _lines(text: str, rules: Rules) -> list[str]:
             blank = True
             continue
         previous = lines[-1] if lines else ""
-        if previous and _runs_on(previous, line, cased=cased, blank=blank, rules=rules):
+        if _VALUE.fullmatch(line) and previous.count(" ") < _LONGEST and "blood" in rules.of_heading(previous):
+            lines[-1] = f"{previous.rstrip(' :')}: {line}"  # a table with its values on lines of their own
+        elif previous and _runs_on(previous, line, cased=cased, blank=blank, rules=rules):
             lines[-1] = f"{previous} {line}"
         else:
             lines.append(line)
