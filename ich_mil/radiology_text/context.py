@@ -19,9 +19,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
 
-from ich_mil.radiology_text.reach import FINDINGS, Clause, clauses, cue, inside, kinds_of, outside, placed, presupposed
+from ich_mil.radiology_text.language.reach import (
+    FINDINGS,
+    Clause,
+    clauses,
+    cue,
+    inside,
+    kinds_of,
+    outside,
+    placed,
+    presupposed,
+)
+from ich_mil.radiology_text.language.vocabulary import UNITS, is_known, spelled
 from ich_mil.radiology_text.rules import Match, Rules, default_rules, word_spans
-from ich_mil.radiology_text.vocabulary import UNITS, is_known, spelled
 
 Label = Literal["present", "absent", "uncertain", "other", "none"]
 LABELS: tuple[Label, ...] = get_args(Label)
@@ -79,9 +89,17 @@ def classify(sentence: str, rules: Rules | None = None) -> Verdict:
     spans = word_spans(sentence)
     words = [spelled(word) for word, _, _ in spans]
     matches = (rules or default_rules()).find(words)
-    names = set() if sentence.isupper() else {i for i, (_, at, _) in enumerate(spans) if i and sentence[at].isupper()}
+    names = (
+        set()
+        if sentence.isupper()
+        else {i for i, (_, at, _) in enumerate(spans) if i and sentence[at].isupper()}
+    )
     parts = list(clauses(words, matches))
-    mentions = [(one, kinds_of(one.match, part, absent=one.label == "absent")) for part in parts for one in _judge(part, names)]
+    mentions = [
+        (one, kinds_of(one.match, part, absent=one.label == "absent"))
+        for part in parts
+        for one in _judge(part, names)
+    ]
     normal = [match for part in parts for match in part.of("normal") if _is_of_head(part, names)]
 
     def text(match: Match) -> str:
@@ -132,13 +150,15 @@ def _judge_one(match: Match, clause: Clause, names: set[int]) -> _Mention:
         return _Mention("other", match, absent)
     if doubts := clause.of("doubt"):
         return _Mention("uncertain", match, doubts[0], "unread")
-    if clause.words[match.end : clause.end] == [":"] and clause.end == len(clause.words):  # an entry without a value
+    if clause.words[match.end : clause.end] == [":"] and clause.end == len(
+        clause.words
+    ):  # an entry without a value
         return _Mention("uncertain", match, reason="unread")
     if affirmed := cue(match, clause, "present")[0]:
         return _Mention("present", match, affirmed)
     if "unread" in (how, implies):
         return _Mention("uncertain", match, absent or implied, "unread")
-    if implied and implies == "yes" or (absent and how == "yes" and cue(match, clause, "rest")[0]):
+    if (implied and implies == "yes") or (absent and how == "yes" and cue(match, clause, "rest")[0]):
         return _Mention("uncertain", match, implied or absent, "implied")
     if absent and how == "yes":
         clear = _is_clear(clause, names)
@@ -161,7 +181,9 @@ def _hedged(match: Match, clause: Clause) -> Match | None:
     """A hedge before a finding with nothing between that ends it, whatever its side and scope."""
     for hedge in reversed(clause.of("uncertain", high=match.start)):
         between = clause.words[hedge.end : match.start]
-        if not {",", "and", "with"} & set(between) and not clause.of("ends", "relation", low=hedge.end, high=match.start):
+        if not {",", "and", "with"} & set(between) and not clause.of(
+            "ends", "relation", low=hedge.end, high=match.start
+        ):
             return hedge
     return None
 
@@ -169,14 +191,20 @@ def _hedged(match: Match, clause: Clause) -> Match | None:
 def _is_clear(clause: Clause, names: set[int], *, unknown: int = 1) -> bool:
     """Whether the words of a clause are known, up to `unknown` words and one in ten, and none is a doubt."""
     covered = {i for one in clause.matches for i in range(one.start, one.end)}
-    others = [i for i in range(clause.start, clause.end) if i not in covered and not is_known(clause.words[i])]
+    others = [
+        i for i in range(clause.start, clause.end) if i not in covered and not is_known(clause.words[i])
+    ]
     strange = [i for i in others if i not in names or len(names) > 3]
     return not clause.of("doubt") and len(strange) <= unknown + (clause.end - clause.start) // 10
 
 
 def _is_of_head(clause: Clause, names: set[int]) -> bool:
     """Whether a clause that calls an examination normal is clear and names no other part of the body."""
-    return _is_clear(clause, names) and not clause.of("uncertain") and (not clause.of("outside") or bool(clause.of("site")))
+    return (
+        _is_clear(clause, names)
+        and not clause.of("uncertain")
+        and (not clause.of("outside") or bool(clause.of("site")))
+    )
 
 
 def _shown(match: Match, clause: Clause) -> str:
@@ -188,7 +216,9 @@ def _shown(match: Match, clause: Clause) -> str:
         return "told"
     if any(words[i][0].isdigit() and words[i + 1] in UNITS for i in range(clause.start, clause.end - 1)):
         return "told"
-    covered = {i for one in clause.of(*FINDINGS, "modifier", "kind", "site") for i in range(one.start, one.end)}
+    covered = {
+        i for one in clause.of(*FINDINGS, "modifier", "kind", "site") for i in range(one.start, one.end)
+    }
     covered |= {i for i in range(clause.start, match.start) if words[i].endswith(("ic", "al", "ar"))}
     rest = [words[i] for i in range(clause.start, clause.end) if i not in covered and words[i][0].isalpha()]
     return "unread" if [word for word in rest if len(word) > 1 and word not in ("and", "the")] else "bare"

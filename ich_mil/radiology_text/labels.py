@@ -13,10 +13,10 @@ from typing import Literal
 
 from ich_mil.errors import DataError
 from ich_mil.radiology_text.context import Verdict, classify, part_of
+from ich_mil.radiology_text.language.vocabulary import is_english
 from ich_mil.radiology_text.read import Report
 from ich_mil.radiology_text.rules import Rules, split_words
 from ich_mil.radiology_text.sentences import Sentence, split_report
-from ich_mil.radiology_text.vocabulary import is_english
 from ich_mil.sets.labels import name_some, read_label_csv
 
 Outcome = Literal["positive", "negative", "uncertain"]
@@ -24,6 +24,8 @@ DECISIONS: Mapping[str, Outcome] = {"1": "positive", "0": "negative", "out": "un
 """Outcome by label in `corrections.csv`."""
 
 PROBABILITY = {"stated": 0.98, "named": 0.9, "denied": 0.02, "normal": 0.05, "gone": 0.1, "uncertain": 0.5}
+LEAST_SURE = 20
+"""Number of labels that a person is asked to read."""
 REASONS = {
     "hedged": "blood is hedged",
     "implied": "an older or another bleed is implied and not stated",
@@ -122,7 +124,11 @@ def _decide(statements: Sequence[Statement]) -> tuple[Outcome, str, tuple[str, .
     if present and not later and ("any" in denied or normal or (bare and denied)):
         return "uncertain", "contradiction", kinds
     if present:
-        return ("uncertain", "unread", kinds) if bare and "unread" in reasons else ("positive", "named" if bare else "stated", kinds)
+        return (
+            ("uncertain", "unread", kinds)
+            if bare and "unread" in reasons
+            else ("positive", "named" if bare else "stated", kinds)
+        )
     for reason in ("unread", "hedged"):
         if reason in reasons:
             return "uncertain", reason, ()
@@ -153,6 +159,12 @@ def _joined(labels: Sequence[ScanLabel]) -> ScanLabel:
         return replace(stated[0], kinds=tuple(sorted({kind for one in stated for kind in one.kinds})))
     clear = [one for one in labels if one.outcome == "negative"]
     return (strict or clear or list(labels))[0]
+
+
+def least_sure(labels: Sequence[ScanLabel]) -> list[str]:
+    """The `LEAST_SURE` scans with labels nearest to a probability of 1/2, without those that a person decided."""
+    given = [one for one in labels if one.outcome != "uncertain" and not one.corrected]
+    return [one.scan for one in sorted(given, key=lambda one: abs(one.probability - 0.5))[:LEAST_SURE]]
 
 
 def read_corrections(path: Path, labels: Sequence[ScanLabel]) -> dict[str, Outcome]:

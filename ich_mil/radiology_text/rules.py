@@ -117,7 +117,12 @@ class Rules:
     def of_heading(self, heading: str) -> set[str]:
         """Roles of a heading: those of `HEADINGS` whose phrase is all of it, and those of the findings in it."""
         words = split_words(heading)
-        whole = {rule.role for match in self._find(self._headings, words) for rule in match.rules if match.end - match.start == len(words)}
+        whole = {
+            rule.role
+            for match in self._find(self._headings, words)
+            for rule in match.rules
+            if match.end - match.start == len(words)
+        }
         return whole | {rule.role for match in self.find(words) for rule in match.rules}
 
     def find(self, words: Sequence[str]) -> list[Match]:

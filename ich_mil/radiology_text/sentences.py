@@ -11,7 +11,7 @@ role `section` for sections that do (findings, impression).
 import re
 from dataclasses import dataclass
 
-from ich_mil.radiology_text.markup import plain_text
+from ich_mil.radiology_text.language.markup import plain_text
 from ich_mil.radiology_text.rules import Rules, default_rules
 
 _HEADING = re.compile(r"([A-Za-z][A-Za-z0-9 /&()\-]{0,40}?)\s?:(?=\s|$)")
@@ -41,7 +41,9 @@ _OPEN = re.compile(
     r"|measuring|negative for|(?<!the )(?:left|right)))\s*$",
     re.I,
 )
-_VALUE = re.compile(r"(?:no|none|yes|nil|negative|positive|absent|present|not seen|none seen|not present)\W*", re.I)
+_VALUE = re.compile(
+    r"(?:no|none|yes|nil|negative|positive|absent|present|not seen|none seen|not present)\W*", re.I
+)
 _LONGEST = 7
 """Largest number of words of a heading."""
 _WIDE = 50
@@ -75,7 +77,7 @@ def split_report(text: str, rules: Rules | None = None) -> list[Sentence]:
     headed = [_heading(line, rules) for line in lines]
     last = max((i for i, (role, _) in enumerate(headed) if role == "section"), default=-1)
     section, finding, asks = "", True, True
-    sentences = []
+    sentences: list[Sentence] = []
     for i, line in enumerate(lines):
         role, rest = headed[i]
         if not finding and i > last and not role and sentences and sentences[-1].text != section:
@@ -122,7 +124,11 @@ def _lines(text: str, rules: Rules) -> list[str]:
             blank = True
             continue
         previous = lines[-1] if lines else ""
-        if _VALUE.fullmatch(line) and previous.count(" ") < _LONGEST and "blood" in rules.of_heading(previous):
+        if (
+            _VALUE.fullmatch(line)
+            and previous.count(" ") < _LONGEST
+            and "blood" in rules.of_heading(previous)
+        ):
             lines[-1] = f"{previous.rstrip(' :')}: {line}"  # a table with its values on lines of their own
         elif previous and _runs_on(previous, line, cased=cased, blank=blank, rules=rules):
             lines[-1] = f"{previous} {line}"

@@ -13,16 +13,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from ich_mil.radiology_text.language.vocabulary import is_known
 from ich_mil.radiology_text.rules import Finding, Match, Rule
-from ich_mil.radiology_text.vocabulary import is_known
 
 Reach = Literal["yes", "held", "unread", "no"]
 FINDINGS = get_args(Finding)
 _SEPARATORS = frozenset({",", "/", "&", "or", "nor", "and"})
 _CONTRASTS = frozenset({"although", "though", "however", "but", "whereas"})
-_DEFINITE = frozenset("the this that these those his her known left right existing".split())
-_AUXILIARIES = frozenset("is are was were be been being has have had also now since".split())
-_STATES = frozenset("a an the there this".split())
+_DEFINITE = frozenset(
+    ["the", "this", "that", "these", "those", "his", "her", "known", "left", "right", "existing"]
+)
+_AUXILIARIES = frozenset(
+    ["is", "are", "was", "were", "be", "been", "being", "has", "have", "had", "also", "now", "since"]
+)
+_STATES = frozenset(["a", "an", "the", "there", "this"])
 _MODIFIERS = ("modifier", "strong", "kind", "site", "place", "outside", "now", *FINDINGS)
 _ADJECTIVE = ("al", "ic", "ous", "ive", "ent", "ant", "able", "ible", "ed", "ar", "ary", "less", "ly")
 _NEAR = 14
@@ -50,12 +54,18 @@ def clauses(words: Sequence[str], matches: Sequence[Match]) -> Iterator[Clause]:
     A point between digits is a decimal point. A colon after a finding starts the value of an entry
     ("hemorrhage: none"), which is of all findings before it, and a colon after a negation starts its list.
     """
-    entries = {match.end for match in matches if match.of(*FINDINGS, "absent")} | {match.start for match in matches}
-    value = max((match.start for match in matches if words[match.start] == ":" and match.of("absent")), default=0)
+    entries = {match.end for match in matches if match.of(*FINDINGS, "absent")} | {
+        match.start for match in matches
+    }
+    value = max(
+        (match.start for match in matches if words[match.start] == ":" and match.of("absent")), default=0
+    )
     start = 0
     for i, word in enumerate([*words, "."]):
         decimal = 0 < i < len(words) - 1 and words[i - 1].isdigit() and words[i + 1].isdigit()
-        listed = word == ";" and i < value and not any(match.of("absent") for match in matches if match.start < i)
+        listed = (
+            word == ";" and i < value and not any(match.of("absent") for match in matches if match.start < i)
+        )
         goes_on = decimal or listed or word not in ".?!;:" or (word == ":" and i in entries)
         if i < len(words) and goes_on and word not in _CONTRASTS:
             continue
@@ -74,7 +84,11 @@ def cue(match: Match, clause: Clause, *roles: str) -> tuple[Match | None, Reach]
     how: Reach = "no"
     for one in clause.of(*roles):
         for rule in one.of(*roles):
-            if one is match or one.of("shown") or (best is not None and _gap(match, one) >= _gap(match, best)):
+            if (
+                one is match
+                or one.of("shown")
+                or (best is not None and _gap(match, one) >= _gap(match, best))
+            ):
                 continue
             reach = _reach(one, rule, match, clause)
             if reach != "no":
@@ -94,7 +108,11 @@ def _reach(one: Match, rule: Rule, match: Match, clause: Clause) -> Reach:
             return "no"
     if rule.role in ("absent", "gone", "implied"):
         return _along(one, match, clause) if before else _back(one, match, clause)
-    return "no" if before and any(m.of("relation")[0].side for m in clause.of("relation", low=low, high=high)) else "yes"
+    return (
+        "no"
+        if before and any(m.of("relation")[0].side for m in clause.of("relation", low=low, high=high))
+        else "yes"
+    )
 
 
 def _along(one: Match, match: Match, clause: Clause) -> Reach:
@@ -106,10 +124,14 @@ def _along(one: Match, match: Match, clause: Clause) -> Reach:
         again = any(i >= verbs[-1].end for i in marks) or "there" in words[verbs[0].start : high]
         return "no" if again else "unread"
     start = marks[-1] + 1 if marks else low
-    related = [m for m in clause.of("relation", low=start, high=high) if m.start > start or not m.of("modifier")]
+    related = [
+        m for m in clause.of("relation", low=start, high=high) if m.start > start or not m.of("modifier")
+    ]
     if related:
         last = related[-1]
-        again = last.start == start and bool(marks) and words[start] == words[low - 1]  # "of mass, or of hemorrhage"
+        again = (
+            last.start == start and bool(marks) and words[start] == words[low - 1]
+        )  # "of mass, or of hemorrhage"
         if not again and not _takes(last, clause):
             return "held" if words[last.end] in _DEFINITE else "unread"
         start = last.end
@@ -151,7 +173,9 @@ def _back(one: Match, match: Match, clause: Clause) -> Reach:
         return "no" if ":" in words[low:high] else "yes"
     marks = [i for i in range(low, high) if words[i] in _SEPARATORS]
     verbs = [m for m in clause.of("verb", low=low, high=high) if not _participle(m, words)]
-    while verbs and all(words[i].endswith("ly") or words[i] in _AUXILIARIES for i in range(verbs[-1].start, high)):
+    while verbs and all(
+        words[i].endswith("ly") or words[i] in _AUXILIARIES for i in range(verbs[-1].start, high)
+    ):
         verbs.pop()
     if verbs:
         return "no" if any(i >= verbs[0].end for i in marks) else "unread"
@@ -183,7 +207,9 @@ def presupposed(match: Match, clause: Clause) -> Reach | None:
 
 def is_told(match: Match, clause: Clause) -> bool:
     """Whether a finding is followed by a place, a size or a verb of its own, before a conjunction."""
-    high = next((i for i in range(match.end, clause.end) if clause.words[i] in ("or", "nor", "and")), clause.end)
+    high = next(
+        (i for i in range(match.end, clause.end) if clause.words[i] in ("or", "nor", "and")), clause.end
+    )
     after = clause.of("relation", "strong", "verb", "place", "shown", low=match.end, high=high)
     return bool(after) or any(word[0].isdigit() for word in clause.words[match.end : high])
 
@@ -194,7 +220,12 @@ def _modifies(clause: Clause, low: int, high: int) -> bool:
     for i in range(low, high):
         word = clause.words[i]
         adjective = not is_known(word) and word.isascii() and word.endswith(_ADJECTIVE)
-        if i not in covered and word not in ("any", "a", "an", "the", ":") and not adjective and not word[0].isdigit():
+        if (
+            i not in covered
+            and word not in ("any", "a", "an", "the", ":")
+            and not adjective
+            and not word[0].isdigit()
+        ):
             return False
     return True
 
@@ -204,7 +235,8 @@ def placed(match: Match, clause: Clause, role: str) -> Match | None:
     near = [
         one
         for one in clause.of(role)
-        if any(_gap(match, one) <= (rule.scope or 0) for rule in one.of(role)) and not _parted(one, match, clause)
+        if any(_gap(match, one) <= (rule.scope or 0) for rule in one.of(role))
+        and not _parted(one, match, clause)
     ]
     return min(near, key=lambda one: _gap(match, one), default=None)
 

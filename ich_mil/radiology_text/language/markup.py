@@ -24,7 +24,8 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"</t[dh]>\s*<t[dh]\b[^<>]*>", ": "),
     (r"</?(?:p|div|br|li|ul|ol|tr|td|th|table|h\d|section|hr)\b[^<>]*>", "\n"),  # HTML blocks
     (r"<[A-Za-z/!][^<>]*>", ""),
-    (r"_{2,}(?!\w)", "[blank]"),
+    (r"_{2,}(?!\w)|\*{3,}", "[blank]"),
+    (r"(?i)\[[^\[\]\n]*(?:select|choose|blank|pick|insert|none|present|yes|free text|[/|])[^\[\]\n]*\]", "{ }"),
     (r"\*\*|__(?=\w)|(?<=\w)__(?!_)", ""),  # Markdown
     (r"[ \t]*~[ \t]*", "\n"),
     (r"[ ]+--+[ ]+", "; "),  # HL7 repetition
@@ -36,6 +37,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"(?i)n[’']t\b", " not"),
     (rf"(?i)(?:[ ]+(?:present|seen|detected|identified|found)|[ ]*\([a-z ]+\))?[ ]*[?:][ ]+(?:A:[ ]*)?(?={_VALUE}\s*(?:[.,;\n]|$))", ": "),
     (r"(?i)\(\s*(?:y\s*/\s*n|yes\s*/\s*no)\s*\)", " "),
+    (r"\[(?=[^\[\]\n]*\w{2})([^\[\]\n]*)\]", r"(\1)"),
     (rf"{_BOX}[^\[\(☐☒☑✓✔\n]*", " "),
     (rf"(?<=\w)[ ]*{_TICKED}[ ]*", ": "),
     (_TICKED, " "),
@@ -79,5 +81,7 @@ def plain_text(text: str) -> str:
 def _without_rtf(text: str) -> str:
     text = re.sub(r"\{\\(?:\*|fonttbl|colortbl|stylesheet|info)[^{}]*(?:\{[^{}]*\}[^{}]*)*\}", "", text)
     text = re.sub(r"\\(?:par|line|row|sect)\b ?", "\n", text)
-    text = re.sub(r"\\'([0-9a-fA-F]{2})", lambda found: bytes.fromhex(found[1]).decode("cp1252", "replace"), text)
+    text = re.sub(
+        r"\\'([0-9a-fA-F]{2})", lambda found: bytes.fromhex(found[1]).decode("cp1252", "replace"), text
+    )
     return re.sub(r"\\[a-zA-Z]+-?\d* ?|[{}]", "", text)

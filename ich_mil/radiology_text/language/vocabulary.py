@@ -4,7 +4,6 @@ In: words in lower case. `words.txt` holds words of neutral meaning; words of th
 that could turn a statement ("unless", "protocol") belongs into the rule table and not into `words.txt`.
 """
 
-
 from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cache, lru_cache
@@ -19,13 +18,13 @@ ENGLISH = 0.6
 """Minimum share of known words in an English text."""
 CLOSE = 0.84
 """Minimum similarity (difflib) of a misspelt word to its correction."""
-UNITS = frozenset("mm cm ml cc hu mg kv ma m l x c t s th st nd rd".split())
+UNITS = frozenset({"mm", "cm", "ml", "cc", "hu", "mg", "kv", "ma", "th", "st", "nd", "rd"})
 _STEMMER = snowballstemmer.stemmer("english")
-_SPELLED = (
-    "hemorrhage haemorrhage hemorrhages haemorrhages hemorrhagic haemorrhagic hematoma haematoma hematomas haematomas "
-    "subdural subarachnoid epidural extradural intracranial intraventricular evidence identified midline fracture "
-    "parenchymal intraparenchymal visualized demonstrated unremarkable abnormality bleeding"
-).split()
+_SPELLED = """
+hemorrhage haemorrhage hemorrhages haemorrhages hemorrhagic haemorrhagic hematoma haematoma hematomas haematomas
+subdural subarachnoid epidural extradural intracranial intraventricular parenchymal intraparenchymal evidence
+identified midline fracture visualized demonstrated unremarkable abnormality bleeding
+""".split()  # noqa: SIM905
 
 
 @cache
@@ -49,8 +48,6 @@ def spelled(word: str) -> str:
     close = get_close_matches(word, _SPELLED, n=1, cutoff=CLOSE)
     same_ends = bool(close) and close[0][0] == word[0] and close[0][-1] == word[-1]
     return close[0] if same_ends and abs(len(close[0]) - len(word)) < 2 else word
-
-
 
 
 def is_english(words: Sequence[str]) -> bool:
