@@ -18,7 +18,10 @@ ENGLISH = 0.6
 """Minimum share of known words in an English text."""
 CLOSE = 0.84
 """Minimum similarity (difflib) of a misspelt word to its correction."""
-UNITS = frozenset({"mm", "cm", "ml", "cc", "hu", "mg", "kv", "ma", "th", "st", "nd", "rd"})
+UNITS = frozenset(
+    """mm cm ml cc hu mg kv ma th st nd rd
+    millimeters millimetres centimeters centimetres milliliters millilitres""".split()
+)
 _STEMMER = snowballstemmer.stemmer("english")
 _SPELLED = """
 hemorrhage haemorrhage hemorrhages haemorrhages hemorrhagic haemorrhagic hematoma haematoma hematomas haematomas
