@@ -15,7 +15,7 @@ MOST_SENTENCES = 8
 """Largest number of sentences shown for a scan."""
 MOST_TERMS = 60
 OUTCOMES = {"uncertain": "left out", "positive": "hemorrhage", "negative": "no hemorrhage"}
-"""Wording of each outcome, in the order of the page, after the labels to check: scans that a person must decide come first."""
+"""Wording of each outcome, in the order of the page: scans that a person must decide come first."""
 LABEL_OF = {"positive": "1", "negative": "0", "uncertain": "out"}
 
 

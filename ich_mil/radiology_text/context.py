@@ -8,10 +8,11 @@ In: one sentence. Out: a `Verdict` with one of five labels:
 * `other`: blood outside the skull or in the past, a request or advice, or a density of unnamed nature.
 * `none`: no statement of these kinds.
 
-Each finding is labelled by the cues of `rules.csv` in its clause that apply to it (`reach`). `present` and `absent`
-need a clause that is understood whole: its words are known, none of them is a `doubt`, the path from a
-negation to the finding is a noun phrase or a list of them, and a bleed that is stated has a place, size, age or verb,
-or stands alone. The sentence takes the strongest label of its findings: `present`, `uncertain`, `absent`, `other`.
+Each finding is labelled by the cues of `rules.csv` in its clause that apply to it (`language.reach`). `present`
+and `absent` need a clause that is understood whole: its words are known, none of them is a `doubt`, the path
+from a negation to the finding is a noun phrase or a list of them, and a bleed that is stated has a place, size,
+age or verb, or stands alone. The sentence takes the strongest label of its findings: `present`, `uncertain`,
+`absent`, `other`.
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from ich_mil.radiology_text.language.reach import (
     placed,
     presupposed,
 )
-from ich_mil.radiology_text.language.vocabulary import UNITS, is_known, spelled
+from ich_mil.radiology_text.language.vocabulary import is_known, is_unit, spelled
 from ich_mil.radiology_text.rules import Match, Rules, default_rules, word_spans
 
 Label = Literal["present", "absent", "uncertain", "other", "none"]
@@ -51,7 +52,8 @@ class Verdict:
         label: one of the five labels.
         kinds: compartments of present or uncertain blood, sorted.
         evidence: the deciding words, as written in the sentence.
-        reason: why a sentence is uncertain: `hedged`, `implied` ("no new hemorrhage") or `unread` (not understood).
+        reason: why a sentence is uncertain: `hedged`, `implied` ("no new hemorrhage") or `unread` (not
+            understood).
         denied: scope of the negation of an absent sentence: `any` blood; `acute` blood or several
             compartments; blood that is `gone`; or `part`, a single compartment. '' for other labels.
         normal: whether the examination as a whole is called normal.
@@ -208,13 +210,13 @@ def _is_of_head(clause: Clause, names: set[int]) -> bool:
 
 
 def _shown(match: Match, clause: Clause) -> str:
-    """How a bleed is stated: `told` with a place, size, age or verb, `bare` by its name alone, or `unread`."""
+    """How a bleed is stated: `told` with a place, size, age or verb, `bare` by name alone, or `unread`."""
     words = clause.words
     if presupposed(match, clause) == "held" or clause.of(*_SHOWN):
         return "told"
     if any(one.start >= match.end for one in clause.of("kind", "site")):
         return "told"
-    if any(words[i][0].isdigit() and words[i + 1] in UNITS for i in range(clause.start, clause.end - 1)):
+    if any(words[i][0].isdigit() and is_unit(words[i + 1]) for i in range(clause.start, clause.end - 1)):
         return "told"
     covered = {
         i for one in clause.of(*FINDINGS, "modifier", "kind", "site") for i in range(one.start, one.end)
@@ -225,9 +227,9 @@ def _shown(match: Match, clause: Clause) -> str:
 
 
 def part_of(heading: str) -> Denied:
-    """What a denial of any blood covers below a heading: `part` of one compartment, `acute` of the brain, else `any`."""
+    """What a denial covers below a heading: `part` of a compartment, `acute` of the brain, else `any`."""
     roles = default_rules().of_heading(heading)
-    return "part" if roles & {"kind", "place"} else "acute" if "part" in roles else "any"
+    return "part" if roles & {"kind", "place", "space"} else "acute" if "part" in roles else "any"
 
 
 def _denied(mentions: Sequence[tuple[_Mention, tuple[str, ...]]], words: Sequence[str]) -> Denied:

@@ -30,11 +30,11 @@ Finding = Literal["blood", "suspect", "density"]
 """Roles of findings: words for blood, words that suggest blood, and words for a density only."""
 Role = Literal[
     "blood", "suspect", "density", "absent", "uncertain", "implied", "rest", "present", "past", "now",
-    "history", "outside", "unsure", "site", "kind", "place", "ends", "ignore", "normal", "heading", "section", "gone", "part",
-    "doubt", "verb", "relation", "sign", "modifier", "strong", "shown",
+    "history", "outside", "unsure", "site", "kind", "place", "ends", "ignore", "normal", "heading", "section",
+    "part", "space", "gone", "doubt", "verb", "relation", "sign", "modifier", "strong", "shown",
 ]  # fmt: skip
-HEADINGS = frozenset({"heading", "section", "part"})
-"""Roles of headings: a section without findings, a section of findings, a part of the head."""
+HEADINGS = frozenset({"heading", "section", "part", "space"})
+"""Roles of headings: a section without findings, one of findings, the brain, a compartment."""
 SIDES = ("", "before", "after", "both")
 """Position of a cue relative to the finding that it modifies."""
 WIDEST = 3
@@ -102,10 +102,18 @@ class _Node:
 
 
 class Rules:
-    """A rule table compiled into a prefix tree."""
+    """A rule table compiled into prefix trees.
+
+    Attributes:
+        rules: the rows of the table.
+        words: all whole words in their phrases.
+    """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
+        self.words = frozenset(
+            word for rule in self.rules for word in re.findall(r"[a-z]+(?!\*)\b", rule.phrase)
+        )
         self._tree, self._headings = _Node(), _Node()
         for rule in self.rules:
             for pattern in _spelled_out(rule.phrase):
@@ -115,7 +123,7 @@ class Rules:
                 node.ends.append(rule)
 
     def of_heading(self, heading: str) -> set[str]:
-        """Roles of a heading: those of `HEADINGS` whose phrase is all of it, and those of the findings in it."""
+        """Roles of a heading: of `HEADINGS` if the phrase is all of it, others if it is in it."""
         words = split_words(heading)
         whole = {
             rule.role

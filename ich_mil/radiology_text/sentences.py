@@ -1,7 +1,7 @@
 """Sentence splitter for radiology reports; each sentence has the heading of its section.
 
-In: the text of a report, as exported by a report system or an archive, or as one lower-case line with spaces around
-punctuation marks. Out: `Sentence`s. A line ends a sentence, unless it ends in a word that needs another
+In: the text of a report, as exported by a report system or an archive, or as one lower-case line with spaces
+around punctuation marks. Out: `Sentence`s. A line ends a sentence, unless it ends in a word that needs another
 ("acute", "of", a comma), or the next line starts in lower case or with a conjunction.
 
 Headings of the rule table: role `heading` for sections that state no findings (history, request, technique),
@@ -57,7 +57,7 @@ class Sentence:
     Attributes:
         text: its text, including a heading at its start.
         section: heading of its section, '' if there is none.
-        finding: False for a question or request, and in a section that states no findings, such as the history.
+        finding: False for a question or request, and in a section without findings, such as the history.
     """
 
     text: str

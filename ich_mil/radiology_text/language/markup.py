@@ -1,8 +1,8 @@
-"""Plain text of a report: markup, escapes and forms of archives become lines, words and colons.
+r"""Plain text of a report: markup, escapes and forms of archives become lines, words and colons.
 
-In: a report with HTML, RTF, HL7 segments and escapes, quoted-printable, literal "\\n", check boxes, or entries such
-as "hemorrhage - negative". Out: text in which a line break stands for each break of the source, check boxes
-that are not ticked are gone, and the value of an entry stands after a colon.
+In: a report with HTML, RTF, HL7 segments and escapes, quoted-printable, literal "\n", check boxes, or entries
+such as "hemorrhage - negative". Out: text in which a line break stands for each break of the source, check
+boxes that are not ticked are gone, and the value of an entry stands after a colon.
 """
 
 import html
@@ -10,6 +10,10 @@ import re
 import unicodedata
 
 _VALUE = r"(?:none|no|nil|neg|negative|absent|not|present|yes|pos|positive|true|false|excluded|ruled|denied|[01+yn])\b"
+_ANSWERED = rf"(?={_VALUE}\s*(?:[.,;\n]|$))"
+_ASKED = r"(?:[ ]+(?:present|seen|detected|identified|found)|[ ]*\([a-z ]+\))?[ ]*[?:][ ]+(?:A:[ ]*)?"
+_SIGNS = r"(?:[ ]*(?:=|→|->|=>|\||\.{2,}|…|:-)[ ]*|[ ]+[-–—]+[ ]+|[ ]+:[ ]+)"
+_CHOICE = r"(?:select|choose|blank|pick|insert|none|present|yes|free text|[/|])"
 _TICKED = r"(?:\[ ?[xX✓✔] ?\]|\( ?[xX✓✔] ?\)|☒|☑|✓|✔)"
 _BOX = r"(?:\[ ?\]|\( ?\)|☐)"
 _RULES: tuple[tuple[str, str], ...] = (
@@ -25,7 +29,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"</?(?:p|div|br|li|ul|ol|tr|td|th|table|h\d|section|hr)\b[^<>]*>", "\n"),  # HTML blocks
     (r"<[A-Za-z/!][^<>]*>", ""),
     (r"_{2,}(?!\w)|\*{3,}", "[blank]"),
-    (r"(?i)\[[^\[\]\n]*(?:select|choose|blank|pick|insert|none|present|yes|free text|[/|])[^\[\]\n]*\]", "{ }"),
+    (rf"(?i)\[[^\[\]\n]*{_CHOICE}[^\[\]\n]*\]", "{ }"),
     (r"\*\*|__(?=\w)|(?<=\w)__(?!_)", ""),  # Markdown
     (r"[ \t]*~[ \t]*", "\n"),
     (r"[ ]+--+[ ]+", "; "),  # HL7 repetition
@@ -35,7 +39,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"(?<=[a-z]{2})-\n[ ]*(?=[a-z])", ""),  # a word divided at the end of a line
     (r"(?i)\b(ca)n[’']?t\b", r"\1n not"),
     (r"(?i)n[’']t\b", " not"),
-    (rf"(?i)(?:[ ]+(?:present|seen|detected|identified|found)|[ ]*\([a-z ]+\))?[ ]*[?:][ ]+(?:A:[ ]*)?(?={_VALUE}\s*(?:[.,;\n]|$))", ": "),
+    (rf"(?i){_ASKED}{_ANSWERED}", ": "),
     (r"(?i)\(\s*(?:y\s*/\s*n|yes\s*/\s*no)\s*\)", " "),
     (r"\[(?=[^\[\]\n]*\w{2})([^\[\]\n]*)\]", r"(\1)"),
     (rf"{_BOX}[^\[\(☐☒☑✓✔\n]*", " "),
@@ -45,7 +49,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"[ ]*\(\s*\+\s*\)[ ]*(?=[,;.\n]|$)", ": present"),
     (r"\(\s*[-−–]\s*\)", "no "),
     (r"\(\s*\+\s*\)", "positive for "),
-    (rf"(?i)(?<=[a-z)])(?:[ ]*(?:=|→|->|=>|\||\.{{2,}}|…|:-)[ ]*|[ ]+[-–—]+[ ]+|[ ]+:[ ]+)(?={_VALUE})", ": "),
+    (rf"(?i)(?<=[a-z)]){_SIGNS}(?={_VALUE})", ": "),
     (r"(?<=:)[ ]*[-\u2013][ ]*(?=[,;.\n]|$)", " negative"),
     (r"(?<=:)[ ]*\+(?=[ ])", " present,"),
     (r"(?i)(?<=[a-z]{3}):[ ]*1(?=[ ]*(?:[,;\n]|$))", ": present"),

@@ -1,7 +1,7 @@
 """Vocabulary of report English: known words, spelling, and the share of English in a text.
 
-In: words in lower case. `words.txt` holds words of neutral meaning; words of the rule table are known too. A word
-that could turn a statement ("unless", "protocol") belongs into the rule table and not into `words.txt`.
+In: words in lower case. `words.txt` holds words of neutral meaning; words of the rule table are known too. A
+word that could turn a statement ("unless", "protocol") belongs into the rule table and not into `words.txt`.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,11 @@ ENGLISH = 0.6
 """Minimum share of known words in an English text."""
 CLOSE = 0.84
 """Minimum similarity (difflib) of a misspelt word to its correction."""
-UNITS = frozenset(
-    """mm cm ml cc hu mg kv ma th st nd rd
-    millimeters millimetres centimeters centimetres milliliters millilitres""".split()
-)
+UNITS = frozenset({"mm", "cm", "ml", "cc", "hu", "mg", "kv", "ma", "th", "st", "nd", "rd"})
 _STEMMER = snowballstemmer.stemmer("english")
 _SPELLED = """
-hemorrhage haemorrhage hemorrhages haemorrhages hemorrhagic haemorrhagic hematoma haematoma hematomas haematomas
-subdural subarachnoid epidural extradural intracranial intraventricular parenchymal intraparenchymal evidence
+hemorrhage haemorrhage hemorrhages haemorrhages hemorrhagic haemorrhagic hematoma haematoma
+hematomas haematomas subdural subarachnoid epidural extradural intracranial intraventricular parenchymal intraparenchymal evidence
 identified midline fracture visualized demonstrated unremarkable abnormality bleeding
 """.split()  # noqa: SIM905
 
@@ -43,6 +40,11 @@ def is_known(word: str) -> bool:
     return _STEMMER.stemWord(word.removesuffix("'s")) in _stems()
 
 
+def is_unit(word: str) -> bool:
+    """Whether a word is a unit of length or volume, or of another measure."""
+    return word in UNITS or word.startswith(("millimet", "centimet", "millilit"))
+
+
 @lru_cache(maxsize=1 << 16)
 def spelled(word: str) -> str:
     """The word, or the term for which it is probably misspelt."""
@@ -53,7 +55,7 @@ def spelled(word: str) -> str:
     return close[0] if same_ends and abs(len(close[0]) - len(word)) < 2 else word
 
 
-def is_english(words: Sequence[str]) -> bool:
-    """Whether most words of a text are known."""
+def is_english(words: Sequence[str], terms: frozenset[str]) -> bool:
+    """Whether most words of a text are known or among `terms`."""
     told = [word for word in words if len(word) > 1 and word[0].isalpha()]
-    return sum(map(is_known, told)) >= ENGLISH * len(told)
+    return sum(word in terms or is_known(word) for word in told) >= ENGLISH * len(told)
