@@ -8,11 +8,11 @@ In: one sentence. Out: a `Verdict` with one of five labels:
 * `other`: blood outside the skull or in the past, a request or advice, or a density of unnamed nature.
 * `none`: no statement of these kinds.
 
-Each finding is labelled by the cues of `rules.csv` in its clause that apply to it (`language.reach`). `present`
-and `absent` need a clause that is understood whole: its words are known, none of them is a `doubt`, the path
-from a negation to the finding is a noun phrase or a list of them, and a bleed that is stated has a place, size,
-age or verb, or stands alone. The sentence takes the strongest label of its findings: `present`, `uncertain`,
-`absent`, `other`.
+Each finding is labelled by the cues of `rules.csv` in its clause that apply to it (`language.reach`).
+`present` and `absent` need a clause that is understood whole: its words are known, none of them is a
+`doubt`, the path from a negation to the finding is a noun phrase or a list of them, and a bleed that is
+stated has a place, size, age or verb, or stands alone. The sentence takes the strongest label of its
+findings: `present`, `uncertain`, `absent`, `other`.
 """
 
 from collections.abc import Sequence

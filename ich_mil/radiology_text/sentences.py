@@ -1,8 +1,8 @@
 """Sentence splitter for radiology reports; each sentence has the heading of its section.
 
-In: the text of a report, as exported by a report system or an archive, or as one lower-case line with spaces
-around punctuation marks. Out: `Sentence`s. A line ends a sentence, unless it ends in a word that needs another
-("acute", "of", a comma), or the next line starts in lower case or with a conjunction.
+In: the text of a report, as exported by a report system or an archive, or as one lower-case line with
+spaces around punctuation marks. Out: `Sentence`s. A line ends a sentence, unless it ends in a word that
+needs another ("acute", "of", a comma), or the next line starts in lower case or with a conjunction.
 
 Headings of the rule table: role `heading` for sections that state no findings (history, request, technique),
 role `section` for sections that do (findings, impression).

@@ -1,7 +1,7 @@
 """Reports written to mislead: `traps.csv`, by kind, each with its label (1, 0, out).
 
-A line break is written as \u23ce. `built` ones were in view of the rules; `later` and `last` were measured once
-before rules followed them; `held` ones were written before all rules and measured once at the end.
+A line break is written as \u23ce. `built` ones were in view of the rules; `later` and `last` were measured
+once before rules followed them; `held` ones were written before all rules and measured once at the end.
 """
 
 from pathlib import Path

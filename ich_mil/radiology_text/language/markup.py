@@ -9,7 +9,10 @@ import html
 import re
 import unicodedata
 
-_VALUE = r"(?:none|no|nil|neg|negative|absent|not|present|yes|pos|positive|true|false|excluded|ruled|denied|[01+yn])\b"
+_VALUE = (
+    r"(?:none|no|nil|neg|negative|absent|not|present|yes|pos|positive|true|false|excluded|ruled|denied"
+    r"|[01+yn])\b"
+)
 _ANSWERED = rf"(?={_VALUE}\s*(?:[.,;\n]|$))"
 _ASKED = r"(?:[ ]+(?:present|seen|detected|identified|found)|[ ]*\([a-z ]+\))?[ ]*[?:][ ]+(?:A:[ ]*)?"
 _SIGNS = r"(?:[ ]*(?:=|→|->|=>|\||\.{2,}|…|:-)[ ]*|[ ]+[-–—]+[ ]+|[ ]+:[ ]+)"

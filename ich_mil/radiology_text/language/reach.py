@@ -1,7 +1,7 @@
 """Reach of cues: which negations, hedges and places of a clause apply to a finding.
 
-In: the `Clause`s of a sentence. Out: for a finding and a role, the nearest cue that applies and how (`Reach`).
-A negation reaches a finding along a noun phrase or a list of them:
+In: the `Clause`s of a sentence. Out: for a finding and a role, the nearest cue that applies and how
+(`Reach`). A negation reaches a finding along a noun phrase or a list of them:
 
     no ~ A, B, or hemorrhage        applies: the list has a conjunction
     no ~ source of the hemorrhage   `held`: the bleed is presupposed by what is negated, and so stated
@@ -190,7 +190,7 @@ def _participle(verb: Match, words: Sequence[str]) -> bool:
 
 
 def presupposed(match: Match, clause: Clause) -> Reach | None:
-    """`held` where a finding belongs to another noun ("source of the hemorrhage"), None if it stands alone."""
+    """`held` where a finding belongs to another noun ("source of the hemorrhage"), else None."""
     words, at = clause.words, match.start
     covered = {i: m for m in clause.matches for i in range(m.start, m.end)}
     while at > clause.start and (

@@ -21,9 +21,10 @@ CLOSE = 0.84
 UNITS = frozenset({"mm", "cm", "ml", "cc", "hu", "mg", "kv", "ma", "th", "st", "nd", "rd"})
 _STEMMER = snowballstemmer.stemmer("english")
 _SPELLED = """
-hemorrhage haemorrhage hemorrhages haemorrhages hemorrhagic haemorrhagic hematoma haematoma
-hematomas haematomas subdural subarachnoid epidural extradural intracranial intraventricular parenchymal intraparenchymal evidence
-identified midline fracture visualized demonstrated unremarkable abnormality bleeding
+hemorrhage haemorrhage hemorrhages haemorrhages hemorrhagic haemorrhagic hematoma haematoma hematomas
+haematomas subdural subarachnoid epidural extradural intracranial intraventricular parenchymal
+intraparenchymal evidence identified midline fracture visualized demonstrated unremarkable abnormality
+bleeding
 """.split()  # noqa: SIM905
 
 
