@@ -14,6 +14,7 @@ from ich_mil.model.maps import ScanMaps
 from ich_mil.model.predictions import Provenance, Results, Run, ScanPrediction, SliceResult
 from ich_mil.pages.run_page import EvaluatedSet
 from ich_mil.phantoms.data_sets import SITE_A, make_phantom
+from ich_mil.sets.features import bare_features
 
 MODEL = Provenance(
     "G-VGPMIL α=1 β=2.5, M=100, D=8",
@@ -128,8 +129,9 @@ def evaluated_set(labels: np.ndarray) -> EvaluatedSet:
         Scores(name, np.clip(labels * 0.3 + rng.random(len(labels)) * 0.7, 0, 1), None)
         for name in ("GP", "CNN")
     ]
-    known = {"labels": labels, "patients": patients, "offsets": np.arange(len(labels) + 1)}
-    table = evaluate(scores, **known, seed=0, resamples=50)
+    n = len(labels)
+    features = bare_features(np.zeros((n, 1)), np.ones(n, dtype=int), patients, labels, patients)
+    table = evaluate(scores, features, seed=0, resamples=50)
     line = pd.DataFrame({"x": [0.1, 0.9], "y": [0.2, 0.7], "low": [0.1, 0.6], "high": [0.3, 0.8]})
     curves = {"calibration": {"GP": line, "CNN": line[["x", "y"]]}} if (labels >= 0).any() else {}
     for one in scores if curves else ():

@@ -70,7 +70,7 @@ def test_gp_is_a_library_of_its_own():
     [
         ("multimodal", {"families", "config"}),  # the class of the head; the section of the configuration
         ("multikernel", {"model.site.subtype"}),
-        ("radiology_text", {"heads.extras", "output.label_reports", "commands.reports"}),
+        ("radiology_text", {"heads.extras", "output.label_reports", "commands.report_texts"}),
     ],
 )
 def test_other_papers_are_reached_in_one_place(room, users):

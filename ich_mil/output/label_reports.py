@@ -27,6 +27,7 @@ from ich_mil.radiology_text.labels import (
     Statement,
     correct,
     label_scans,
+    least_sure,
     read_corrections,
     read_sentences,
 )
@@ -125,6 +126,7 @@ def _shown(labels: Sequence[ScanLabel], statements: Sequence[Sequence[Statement]
     by_scan: dict[str, list[Statement]] = {}
     for of_report in statements:
         by_scan.setdefault(of_report[0].scan, []).extend(of_report)
+    check = set(least_sure(labels))
     order = {"present": 0, "uncertain": 1, "absent": 2, "other": 3}
     shown = []
     for one in labels:
@@ -133,7 +135,16 @@ def _shown(labels: Sequence[ScanLabel], statements: Sequence[Sequence[Statement]
         note = REASONS[one.reason] if one.reason else "corrected by a person" if one.corrected else ""
         sentences = [ShownSentence(row.verdict.label, row.text, row.verdict.evidence) for row in stated]
         shown.append(
-            ShownScan(one.scan, one.outcome, one.probability, one.kinds, note, one.corrected, sentences)
+            ShownScan(
+                one.scan,
+                one.outcome,
+                one.probability,
+                one.kinds,
+                note=note,
+                corrected=one.corrected,
+                check=one.scan in check,
+                sentences=sentences,
+            )
         )
     return shown
 

@@ -30,7 +30,18 @@ class ShownSentence:
 
 @dataclass(frozen=True)
 class ShownScan:
-    """One scan on the page; `note` states why it is left out, or that it was corrected."""
+    """One scan on the page.
+
+    Attributes:
+        scan: scan id.
+        outcome: key of `OUTCOMES`.
+        probability: probability of blood.
+        kinds: compartments.
+        note: why the scan is left out, or that it was corrected.
+        corrected: whether a person decided.
+        check: whether the label is among the least sure, which a person should read.
+        sentences: the deciding sentences.
+    """
 
     scan: str
     outcome: str
@@ -38,6 +49,7 @@ class ShownScan:
     kinds: Sequence[str] = ()
     note: str = ""
     corrected: bool = False
+    check: bool = False
     sentences: Sequence[ShownSentence] = ()
 
 
@@ -67,7 +79,7 @@ class ReportsPage:
 def render_reports(page: ReportsPage) -> str:
     """Render the page as one HTML document."""
     order = list(OUTCOMES)
-    scans = sorted(page.scans, key=lambda one: (order.index(one.outcome), one.scan))
+    scans = sorted(page.scans, key=lambda one: (not one.check, order.index(one.outcome), one.scan))
     kept = {one.scan: LABEL_OF[one.outcome] for one in page.scans if one.corrected}
     return render(
         "reports.html.j2",
@@ -80,6 +92,7 @@ def render_reports(page: ReportsPage) -> str:
         label_of=LABEL_OF,
         tones={"uncertain": "look", "positive": "positive", "negative": "negative"},
         corrected=len(kept),
+        check=sum(one.check for one in scans),
         terms=page.terms[:MOST_TERMS],
         data=embedded(kept),
     )

@@ -4,12 +4,15 @@ In: one sentence. Out: a `Verdict` with one of five labels:
 
 * `present`: intracranial blood of any age is stated, neither hedged nor resolved.
 * `absent`: blood is negated, or stated to have resolved.
-* `uncertain`: blood is hedged, or only implied ("no new hemorrhage", a size at an earlier examination).
-* `other`: blood outside the skull or in the past, or a density of unnamed nature.
+* `uncertain`: blood is hedged, only implied ("no new hemorrhage"), or the sentence is not understood.
+* `other`: blood outside the skull or in the past, a request or advice, or a density of unnamed nature.
 * `none`: no statement of these kinds.
 
-Each finding is labelled by the cues of `rules.csv` in its clause that apply to it. The sentence takes the
-strongest label of its findings: `present`, `uncertain`, `absent`, `other`, in this order.
+Each finding is labelled by the cues of `rules.csv` in its clause that apply to it (`language.reach`).
+`present` and `absent` need a clause that is understood whole: its words are known, none of them is a
+`doubt`, the path from a negation to the finding is a noun phrase or a list of them, and a bleed that is
+stated has a place, size, age or verb, or stands alone. The sentence takes the strongest label of its
+findings: `present`, `uncertain`, `absent`, `other`.
 """
 
 from collections.abc import Sequence
@@ -17,18 +20,28 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
 
-from ich_mil.radiology_text.rules import Finding, Match, Rules, default_rules, word_spans
+from ich_mil.radiology_text.language.reach import (
+    FINDINGS,
+    Clause,
+    clauses,
+    cue,
+    inside,
+    kinds_of,
+    outside,
+    placed,
+    presupposed,
+)
+from ich_mil.radiology_text.language.vocabulary import is_known, is_unit, spelled
+from ich_mil.radiology_text.rules import Match, Rules, default_rules, word_spans
 
 Label = Literal["present", "absent", "uncertain", "other", "none"]
 LABELS: tuple[Label, ...] = get_args(Label)
 Denied = Literal["", "any", "acute", "gone", "part"]
+Reason = Literal["", "hedged", "implied", "unread"]
 _STRENGTH: tuple[Label, ...] = ("present", "uncertain", "absent", "other")
-_FINDINGS = get_args(Finding)
-_CUES = ("absent", "uncertain", "implied", "rest", "present", "past", "history")
 _OWN: dict[str, Label] = {"absent": "absent", "implied": "uncertain", "history": "other"}
 _AGES = frozenset({"acute", "recent", "posttraumatic", "traumatic"})
-_NEAR = 14
-"""Largest number of words between a finding and the name of its compartment."""
+_SHOWN = ("strong", "shown", "place")
 
 
 @dataclass(frozen=True)
@@ -39,18 +52,21 @@ class Verdict:
         label: one of the five labels.
         kinds: compartments of present or uncertain blood, sorted.
         evidence: the deciding words, as written in the sentence.
-        hedged: whether an uncertain sentence hedges; False for implied blood ("no new hemorrhage").
+        reason: why a sentence is uncertain: `hedged`, `implied` ("no new hemorrhage") or `unread` (not
+            understood).
         denied: scope of the negation of an absent sentence: `any` blood; `acute` blood or several
             compartments; blood that is `gone`; or `part`, a single compartment. '' for other labels.
         normal: whether the examination as a whole is called normal.
+        bare: whether a present sentence only names a bleed, without place, size, age or verb.
     """
 
     label: Label
     kinds: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
-    hedged: bool = False
+    reason: Reason = ""
     denied: Denied = ""
     normal: bool = False
+    bare: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,7 +76,8 @@ class _Mention:
     label: Label
     match: Match
     cue: Match | None = None
-    hedged: bool = False
+    reason: Reason = ""
+    bare: bool = False
 
 
 @lru_cache(maxsize=1 << 16)
@@ -72,12 +89,20 @@ def classify(sentence: str, rules: Rules | None = None) -> Verdict:
         rules: rule table; None: the table of the package.
     """
     spans = word_spans(sentence)
-    words = [word for word, _, _ in spans]
+    words = [spelled(word) for word, _, _ in spans]
     matches = (rules or default_rules()).find(words)
+    names = (
+        set()
+        if sentence.isupper()
+        else {i for i, (_, at, _) in enumerate(spans) if i and sentence[at].isupper()}
+    )
+    parts = list(clauses(words, matches))
     mentions = [
-        (one, _kinds(one, clause)) for clause in _clauses(words, matches) for one in _judge(clause, words)
+        (one, kinds_of(one.match, part, absent=one.label == "absent"))
+        for part in parts
+        for one in _judge(part, names)
     ]
-    normal = [match for match in matches if match.of("normal")]
+    normal = [match for part in parts for match in part.of("normal") if _is_of_head(part, names)]
 
     def text(match: Match) -> str:
         return " ".join(sentence[spans[match.start][1] : spans[match.end - 1][2]].split())
@@ -87,40 +112,22 @@ def classify(sentence: str, rules: Rules | None = None) -> Verdict:
         if found:
             told = [text(part) for one, _ in found for part in (one.cue, one.match) if part]
             kinds = tuple(sorted({kind for _, kinds in found for kind in kinds}))
+            reasons = {one.reason for one, _ in found}
             return Verdict(
                 label,
                 kinds if label in ("present", "uncertain") else (),
                 tuple(dict.fromkeys(told)),
-                hedged=any(one.hedged for one, _ in found),
+                reason=next((why for why in ("unread", "hedged", "implied") if why in reasons), ""),
                 denied=_denied(found, words) if label == "absent" else "",
                 normal=bool(normal),
+                bare=label == "present" and all(one.bare for one, _ in found),
             )
     return Verdict("none", evidence=tuple(text(match) for match in normal), normal=bool(normal))
 
 
-def _clauses(words: Sequence[str], matches: Sequence[Match]) -> list[list[Match]]:
-    """Matches grouped by clause; a full stop, question or exclamation mark, colon or semicolon ends a clause.
-
-    A point between digits is a decimal point. A colon after a finding does not end the clause, since it
-    starts an entry, as in "hemorrhage: none".
-    """
-    entries = {match.end for match in matches if match.of(*_FINDINGS)} | {match.start for match in matches}
-    ends = []
-    for place, word in enumerate(words):
-        decimal = 0 < place < len(words) - 1 and words[place - 1].isdigit() and words[place + 1].isdigit()
-        if word in "?!;" or (word == ":" and place not in entries) or (word == "." and not decimal):
-            ends.append(place)
-    ends.append(len(words))
-    clauses, start = [], 0
-    for end in ends:
-        clauses.append([match for match in matches if start <= match.start < end])
-        start = end
-    return [clause for clause in clauses if clause]
-
-
-def _judge(clause: Sequence[Match], words: Sequence[str]) -> list[_Mention]:
+def _judge(clause: Clause, names: set[int]) -> list[_Mention]:
     """Label the findings of a clause."""
-    return [_judge_one(one, clause, words) for one in clause if one.of(*_FINDINGS) or _own(one)]
+    return [_judge_one(one, clause, names) for one in clause.matches if one.of(*FINDINGS) or _own(one)]
 
 
 def _own(match: Match) -> Label | None:
@@ -128,141 +135,109 @@ def _own(match: Match) -> Label | None:
     return next((_OWN[rule.role] for rule in match.of(*_OWN) if not rule.side), None)
 
 
-def _judge_one(match: Match, clause: Sequence[Match], words: Sequence[str]) -> _Mention:
+def _judge_one(match: Match, clause: Clause, names: set[int]) -> _Mention:
     if label := _own(match):
-        return _Mention(label, match)
-    reaching = {role: _cue(role, match, clause) for role in _CUES}
-    if words[match.end : match.end + 1] == [":"]:  # "hemorrhage: no acute bleed"
-        entry = [one for one in clause if one.start == match.end + 1]
-        for role in ("absent", "implied"):
-            reaching[role] = reaching[role] or next((one for one in entry if one.of(role)), None)
-    absent, uncertain, implied = reaching["absent"], reaching["uncertain"], reaching["implied"]
-    dense = not match.of("blood", "suspect")
-    if outside := _outside(match, clause):
-        return _Mention("other", match, outside)
-    if (cue := reaching["history"]) and not absent:
-        return _Mention("other", match, cue)
-    if dense:
+        return _Mention(label, match, reason="implied" if label == "uncertain" else "")
+    absent, how = cue(match, clause, "absent", "gone")
+    implied, implies = cue(match, clause, "implied")
+    if clause.words[match.end : match.end + 1] == [":"]:  # "hemorrhage: no acute bleed"
+        entry = [one for one in clause.matches if one.start == match.end + 1]
+        absent, how = next(((one, "yes") for one in entry if one.of("absent")), (absent, how))
+        implied, implies = next(((one, "yes") for one in entry if one.of("implied")), (implied, implies))
+    if place := outside(match, clause):
+        return _Mention("other", match, place)
+    if (past := cue(match, clause, "history")[0]) and not absent:
+        return _Mention("other", match, past)
+    if not match.of("blood", "suspect"):
         return _Mention("other", match, absent)
-    if cue := reaching["present"]:
-        return _Mention("present", match, cue)
-    if implied or (absent and reaching["rest"]):
-        return _Mention("uncertain", match, implied or absent)
-    if absent:
-        return _Mention("absent", match, absent)
-    if uncertain:
-        return _Mention("uncertain", match, uncertain, hedged=True)
-    if (cue := reaching["past"]) and not any(one.of("now") for one in clause):
-        return _Mention("uncertain", match, cue)
-    if (cue := _placed(match, clause, "unsure")) and not _inside(match, clause):
-        return _Mention("uncertain", match, cue, hedged=True)
+    if doubts := clause.of("doubt"):
+        return _Mention("uncertain", match, doubts[0], "unread")
+    if clause.words[match.end : clause.end] == [":"] and clause.end == len(
+        clause.words
+    ):  # an entry without a value
+        return _Mention("uncertain", match, reason="unread")
+    if affirmed := cue(match, clause, "present")[0]:
+        return _Mention("present", match, affirmed)
+    if "unread" in (how, implies):
+        return _Mention("uncertain", match, absent or implied, "unread")
+    if (implied and implies == "yes") or (absent and how == "yes" and cue(match, clause, "rest")[0]):
+        return _Mention("uncertain", match, implied or absent, "implied")
+    if absent and how == "yes":
+        clear = _is_clear(clause, names)
+        return _Mention("absent", match, absent) if clear else _Mention("uncertain", match, absent, "unread")
+    if hedge := cue(match, clause, "uncertain")[0] or _hedged(match, clause):
+        return _Mention("uncertain", match, hedge, "hedged")
+    if (past := cue(match, clause, "past")[0]) and not clause.of("now"):
+        return _Mention("uncertain", match, past, "implied")
+    if (place := placed(match, clause, "unsure")) and not inside(match, clause):
+        return _Mention("uncertain", match, place, "hedged")
     if match.of("suspect"):
-        return _Mention("uncertain", match, hedged=True)
-    return _Mention("present", match)
+        return _Mention("uncertain", match, reason="hedged")
+    shown = _shown(match, clause)
+    if not _is_clear(clause, names, unknown=0) or shown == "unread":
+        return _Mention("uncertain", match, reason="unread")
+    return _Mention("present", match, bare=shown == "bare")
 
 
-def _cue(role: str, match: Match, clause: Sequence[Match]) -> Match | None:
-    """The nearest cue with the given role that applies to a finding."""
-    best: Match | None = None
-    for one in clause:
-        for rule in one.of(role):
-            if one is match or not _reaches(one, rule.side, rule.scope, match, clause):
-                continue
-            if best is None or _gap(match, one) < _gap(match, best):
-                best = one
-    return best
+def _hedged(match: Match, clause: Clause) -> Match | None:
+    """A hedge before a finding with nothing between that ends it, whatever its side and scope."""
+    for hedge in reversed(clause.of("uncertain", high=match.start)):
+        between = clause.words[hedge.end : match.start]
+        if not {",", "and", "with"} & set(between) and not clause.of(
+            "ends", "relation", low=hedge.end, high=match.start
+        ):
+            return hedge
+    return None
 
 
-def _reaches(cue: Match, side: str, scope: int | None, match: Match, clause: Sequence[Match]) -> bool:
-    if scope is not None and _gap(match, cue) > scope:
-        return False
-    if cue.end <= match.start:
-        ends = any(
-            rule.side in ("before", "both")
-            for one in clause
-            if cue.end <= one.start and one.end <= match.start
-            for rule in one.of("ends")
-        )
-        return side in ("before", "both") and not ends
-    ends = any(
-        rule.side == "both"
-        for one in clause
-        if match.end <= one.start and one.end <= cue.start
-        for rule in one.of("ends")
-    )
-    return side in ("after", "both") and not ends
-
-
-def _gap(match: Match, other: Match) -> int:
-    """Number of words between two matches."""
-    return max(other.start - match.end, match.start - other.end)
-
-
-def _placed(match: Match, clause: Sequence[Match], role: str) -> Match | None:
-    """The nearest location match with the given role, within its scope and not separated from the finding."""
-    near = [
-        one
-        for one in clause
-        if any(_gap(match, one) <= (rule.scope or 0) for rule in one.of(role))
-        and not _parted(one, match, clause)
+def _is_clear(clause: Clause, names: set[int], *, unknown: int = 1) -> bool:
+    """Whether the words of a clause are known, up to `unknown` words and one in ten, and none is a doubt."""
+    covered = {i for one in clause.matches for i in range(one.start, one.end)}
+    others = [
+        i for i in range(clause.start, clause.end) if i not in covered and not is_known(clause.words[i])
     ]
-    return min(near, key=lambda one: _gap(match, one), default=None)
+    strange = [i for i in others if i not in names or len(names) > 3]
+    return not clause.of("doubt") and len(strange) <= unknown + (clause.end - clause.start) // 10
 
 
-def _outside(match: Match, clause: Sequence[Match]) -> Match | None:
-    """An extracranial location nearer to the finding than any intracranial one.
-
-    None for a finding with a named compartment, which is intracranial.
-    """
-    place = _placed(match, clause, "outside")
-    if place is None or any(rule.kinds for rule in match.rules if rule.role != "place"):
-        return None
-    inside = _inside(match, clause)
-    return place if inside is None or _gap(match, place) < _gap(match, inside) else None
+def _is_of_head(clause: Clause, names: set[int]) -> bool:
+    """Whether a clause that calls an examination normal is clear and names no other part of the body."""
+    return (
+        _is_clear(clause, names)
+        and not clause.of("uncertain")
+        and (not clause.of("outside") or bool(clause.of("site")))
+    )
 
 
-def _parted(place: Match, match: Match, clause: Sequence[Match]) -> bool:
-    """Whether a negation or another finding stands between a location and a finding."""
-    low, high = min(place.end, match.end), max(place.start, match.start)
-    between = [one for one in clause if low <= one.start and one.end <= high]
-    return any(one.of("absent", "implied", *_FINDINGS) for one in between)
+def _shown(match: Match, clause: Clause) -> str:
+    """How a bleed is stated: `told` with a place, size, age or verb, `bare` by name alone, or `unread`."""
+    words = clause.words
+    if presupposed(match, clause) == "held" or clause.of(*_SHOWN):
+        return "told"
+    if any(one.start >= match.end for one in clause.of("kind", "site")):
+        return "told"
+    if any(words[i][0].isdigit() and is_unit(words[i + 1]) for i in range(clause.start, clause.end - 1)):
+        return "told"
+    covered = {
+        i for one in clause.of(*FINDINGS, "modifier", "kind", "site") for i in range(one.start, one.end)
+    }
+    covered |= {i for i in range(clause.start, match.start) if words[i].endswith(("ic", "al", "ar"))}
+    rest = [words[i] for i in range(clause.start, clause.end) if i not in covered and words[i][0].isalpha()]
+    return "unread" if [word for word in rest if len(word) > 1 and word not in ("and", "the")] else "bare"
 
 
-def _inside(match: Match, clause: Sequence[Match]) -> Match | None:
-    """The nearest intracranial location."""
-    places = [one for one in clause if one is not match and one.of("site", "kind", "place")]
-    return min(places, key=lambda one: _gap(match, one), default=None)
-
-
-def _kinds(mention: _Mention, clause: Sequence[Match]) -> tuple[str, ...]:
-    """Compartments of a finding.
-
-    Taken from the finding itself, else from compartment names in the clause that are nearer to it than to
-    another finding, else from its location.
-    """
-    own = [kind for rule in mention.match.rules if rule.role in _FINDINGS for kind in rule.kinds]
-    findings = [one for one in clause if one.of(*_FINDINGS) or one is mention.match]
-    for role in ("kind", "place"):
-        if own:
-            break
-        for one in clause:
-            nearest = min(findings, key=lambda found: _gap(found, one))
-            if nearest is mention.match and _gap(nearest, one) <= _NEAR:
-                own += [kind for rule in one.of(role) for kind in rule.kinds]
-    return tuple(own)
+def part_of(heading: str) -> Denied:
+    """What a denial covers below a heading: `part` of a compartment, `acute` of the brain, else `any`."""
+    roles = default_rules().of_heading(heading)
+    return "part" if roles & {"kind", "place", "space"} else "acute" if "part" in roles else "any"
 
 
 def _denied(mentions: Sequence[tuple[_Mention, tuple[str, ...]]], words: Sequence[str]) -> Denied:
     """The widest negation among the absent findings."""
-    before = [
-        (one, kinds)
-        for one, kinds in mentions
-        if one.cue and (one.cue.end <= one.match.start or ":" in words[one.match.end : one.cue.end])
-    ]
-    wide = [one for one, kinds in before if not kinds]
-    if any(one.cue and not _AGES & set(words[one.cue.end : one.match.start]) for one in wide):
+    cued = [(one.cue, one.match, kinds) for one, kinds in mentions if one.cue and not one.cue.of("gone")]
+    wide = [(cue_, match) for cue_, match, kinds in cued if not kinds]
+    if any(not _AGES & set(words[cue_.end : match.start]) for cue_, match in wide):
         return "any"
-    if wide or len({kind for _, kinds in before for kind in kinds}) > 1:
+    if wide or len({kind for _, _, kinds in cued for kind in kinds}) > 1:
         return "acute"
-    gone = any(one.cue and one.cue.start >= one.match.end for one, _ in mentions)
-    return "gone" if gone and not before else "part"
+    return "gone" if any(one.cue and one.cue.of("gone") for one, _ in mentions) else "part"

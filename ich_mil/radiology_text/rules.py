@@ -30,8 +30,11 @@ Finding = Literal["blood", "suspect", "density"]
 """Roles of findings: words for blood, words that suggest blood, and words for a density only."""
 Role = Literal[
     "blood", "suspect", "density", "absent", "uncertain", "implied", "rest", "present", "past", "now",
-    "history", "outside", "unsure", "site", "kind", "place", "ends", "ignore", "normal", "heading",
+    "history", "outside", "unsure", "site", "kind", "place", "ends", "ignore", "normal", "heading", "section",
+    "part", "space", "gone", "doubt", "verb", "relation", "sign", "modifier", "strong", "shown",
 ]  # fmt: skip
+HEADINGS = frozenset({"heading", "section", "part", "space"})
+"""Roles of headings: a section without findings, one of findings, the brain, a compartment."""
 SIDES = ("", "before", "after", "both")
 """Position of a cue relative to the finding that it modifies."""
 WIDEST = 3
@@ -99,26 +102,51 @@ class _Node:
 
 
 class Rules:
-    """A rule table compiled into a prefix tree."""
+    """A rule table compiled into prefix trees.
+
+    Attributes:
+        rules: the rows of the table.
+        words: all whole words in their phrases.
+    """
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)
-        self._tree = _Node()
+        self.words = frozenset(
+            word for rule in self.rules for word in re.findall(r"[a-z]+(?!\*)\b", rule.phrase)
+        )
+        self._tree, self._headings = _Node(), _Node()
         for rule in self.rules:
             for pattern in _spelled_out(rule.phrase):
-                node = self._tree
+                node = self._headings if rule.role in HEADINGS else self._tree
                 for part in pattern:
                     node = node.below(part)
                 node.ends.append(rule)
 
+    def of_heading(self, heading: str) -> set[str]:
+        """Roles of a heading: of `HEADINGS` if the phrase is all of it, others if it is in it."""
+        words = split_words(heading)
+        whole = {
+            rule.role
+            for match in self._find(self._headings, words)
+            for rule in match.rules
+            if match.end - match.start == len(words)
+        }
+        return whole | {rule.role for match in self.find(words) for rule in match.rules}
+
     def find(self, words: Sequence[str]) -> list[Match]:
-        """Find the phrases in `words`, in sentence order; of overlapping phrases the longest is kept."""
+        """Find the phrases in `words`, in sentence order; of overlapping phrases the longest is kept.
+
+        Phrases of headings (`HEADINGS`) are not among them.
+        """
+        return self._find(self._tree, words)
+
+    def _find(self, tree: _Node, words: Sequence[str]) -> list[Match]:
         spans: dict[tuple[int, int], list[Rule]] = defaultdict(list)
         closed = [*words, "$"]
         for start in range(len(words)):
             nearest: dict[int, tuple[int, _Node]] = {}
-            _walk(self._tree, closed, start, nearest)
-            if start == 0 and (first := self._tree.words.get("^")):
+            _walk(tree, closed, start, nearest)
+            if start == 0 and (first := tree.words.get("^")):
                 _walk(first, closed, start, nearest)
             for end, node in nearest.values():
                 spans[start, min(end, len(words))] += node.ends
@@ -151,7 +179,7 @@ def word_spans(text: str) -> list[tuple[str, int, int]]:
     lower = text.lower()
     if len(lower) != len(text):  # some letters have a longer lower case, which would shift the offsets
         lower = "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
-    plain = re.sub(r"[-/_\u2010-\u2015]", " ", lower.replace("\u2019", "'"))
+    plain = re.sub(r"[-_\u2010-\u2015]|(?<![a-z]{3})/|/(?![a-z]{3})", " ", lower.replace("\u2019", "'"))
     return [(found[0], found.start(), found.end()) for found in _WORD.finditer(plain)]
 
 

@@ -8,7 +8,6 @@ import torch
 from gpytorch.kernels import RBFKernel, ScaleKernel
 
 from ich_mil.errors import DataError, ModelError
-from ich_mil.gp import storage
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.fit import fit
@@ -96,11 +95,11 @@ def test_a_kernel_of_some_features_comes_back(tmp_path):
 
 
 def test_a_failed_save_leaves_no_file(saved, tmp_path, monkeypatch):
-    def full(_, path):
+    def full(_, path, *__):
         path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, "x")
 
-    monkeypatch.setattr(storage, "save_file", full)
+    monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.raises(DataError, match=r"head\.safetensors: the disk is full"):
         save_head(saved[0], tmp_path / "other")
     assert not list((tmp_path / "other").iterdir())

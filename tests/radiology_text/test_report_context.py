@@ -67,18 +67,44 @@ def test_evidence_is_in_the_words_of_the_sentence():
 
 
 def test_what_hedges_and_what_only_implies():
-    assert classify("Possible hemorrhage.").hedged
-    assert not classify("No new hemorrhage.").hedged
+    assert classify("Possible hemorrhage.").reason == "hedged"
+    assert classify("No new hemorrhage.").reason == "implied"
     assert classify("No acute intracranial abnormality.").normal
     assert classify("No acute intracranial abnormality.").label == "none"
 
 
 def test_a_seed_that_no_rule_knows_names_blood():
-    rules = default_rules().with_terms(["hemorrhage", "Blutung"])
+    rules = default_rules().with_terms(["hemorrhage", "suffusion"])
     assert len(rules.rules) == len(default_rules().rules) + 1
-    assert classify("Frische Blutung links.", rules).label == "present"
-    assert classify("No Blutung.", rules).label == "absent"
-    assert classify("Frische Blutung links.").label == "none"
+    assert classify("Acute suffusion on the left.", rules).label == "present"
+    assert classify("No suffusion.", rules).label == "absent"
+    assert classify("Acute suffusion on the left.").label == "none"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "label", "reason"),
+    [
+        ("Subdural hematoma along the flumox.", "uncertain", "unread"),  # an unknown word
+        ("Subdural hematoma along the falx, unless motion.", "uncertain", "unread"),
+        ("No mass effect hemorrhage is seen.", "uncertain", "unread"),  # two nouns without a separator
+        ("No edema around the hematoma.", "present", ""),
+        ("No edema around the mass or hematoma.", "uncertain", "unread"),
+        ("No edema around hematoma.", "uncertain", "unread"),
+        ("No fracture, left hematoma.", "uncertain", "unread"),
+        ("No fracture, left hematoma along the falx.", "present", ""),
+        ("No fracture, left hematoma, or shift.", "absent", ""),
+        ("Hemorrhage, fracture or shift is not seen.", "absent", ""),
+        ("Hemorrhage, fracture is not seen.", "uncertain", "unread"),
+    ],
+)
+def test_a_label_needs_a_sentence_understood_whole(sentence, label, reason):
+    assert (classify(sentence).label, classify(sentence).reason) == (label, reason)
+
+
+def test_a_bleed_that_is_only_named_is_bare():
+    assert classify("Intracranial hemorrhage.").bare
+    assert not classify("Intracranial hemorrhage on the left.").bare
+    assert classify("Intracranial hemorrhage meeting.").reason == "unread"
 
 
 @pytest.mark.realdata

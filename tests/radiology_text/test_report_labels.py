@@ -3,7 +3,15 @@
 import pytest
 
 from ich_mil.errors import DataError
-from ich_mil.radiology_text.labels import PROBABILITY, correct, label_scans, read_corrections, read_sentences
+from ich_mil.radiology_text.labels import (
+    MEASURED,
+    PROBABILITY,
+    correct,
+    label_scans,
+    least_sure,
+    read_corrections,
+    read_sentences,
+)
 from ich_mil.radiology_text.read import Report
 
 
@@ -30,6 +38,15 @@ def labelled(*reports):
         ("Ventricles are normal. Scalp hematoma.", "uncertain", "silent"),
         ("HISTORY: subdural hematoma. FINDINGS: No hemorrhage.", "negative", "denied"),
         ("INDICATION: bleed?", "uncertain", "silent"),
+        ("SDH.", "positive", "named"),
+        ("SDH. No acute hemorrhage.", "uncertain", "contradiction"),
+        ("Left SDH. Normal head CT.", "uncertain", "contradiction"),
+        ("Parenchyma: No hemorrhage. Extra-axial: Left SDH.", "positive", "stated"),
+        ("Ventricles: No blood.", "uncertain", "part"),
+        ("Ventricles: No blood. Cisterns: No blood.", "negative", "denied"),
+        ("No hemorrhage. ADDENDUM: Small left SDH.", "positive", "stated"),
+        ("No hemorrhage. Hemorrhage flumox.", "uncertain", "unread"),
+        ("Keine ICH. Kein Infarkt.", "uncertain", "language"),
     ],
 )
 def test_one_report(text, outcome, decided):
@@ -64,6 +81,23 @@ def test_statements_of_the_history_are_other():
     ((history, finding),) = read_sentences([Report("r", "S", "HISTORY: SDH. FINDINGS: SDH.")])
     assert (history.verdict.label, history.verdict.evidence) == ("other", ("HISTORY:", "SDH"))
     assert (finding.verdict.label, finding.verdict.kinds) == ("present", ("sdh",))
+
+
+def test_probability_is_the_shrunk_accuracy():
+    right, wrong = (sum(row[i] for row in MEASURED.values()) for i in (0, 1))
+    named = MEASURED["named"]
+    assert PROBABILITY["named"] == round((named[0] + 10 * right / (right + wrong)) / (sum(named) + 10), 3)
+    assert PROBABILITY["denied"] < PROBABILITY["gone"] < 0.5 < PROBABILITY["named"] < PROBABILITY["stated"]
+
+
+def test_the_least_sure_labels_are_to_be_read():
+    labels = labelled(
+        *((f"{i:02}", "Left SDH.") for i in range(30)), ("bare", "SDH."), ("out", "Possible SDH.")
+    )
+    first, *others = least_sure(labels)
+    assert first == "bare"
+    assert len(others) == 19
+    assert least_sure(correct(labels, {"bare": "positive"}))[0] == "00"
 
 
 def test_corrections_decide_and_others_stay(tmp_path):

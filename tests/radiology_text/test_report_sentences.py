@@ -2,6 +2,7 @@
 
 import pytest
 
+from ich_mil.radiology_text.language.markup import plain_text
 from ich_mil.radiology_text.sentences import split_report
 
 REPORT = """CT HEAD WITHOUT CONTRAST
@@ -31,10 +32,10 @@ def test_a_report_with_sections_lists_and_broken_lines():
         ("Rule out subdural hematoma.", "CLINICAL HISTORY", False),
         ("Seen by Dr. Smith.", "CLINICAL HISTORY", False),
         ("TECHNIQUE: 5 mm axial images.", "TECHNIQUE", False),
-        ("FINDINGS: There is a 4.5 mm subdural hematoma along the tentorium.", "FINDINGS", True),
+        ("There is a 4.5 mm subdural hematoma along the tentorium.", "FINDINGS", True),
         ("No midline shift.", "FINDINGS", True),
         ("- Ventricles are normal", "FINDINGS", True),
-        ("IMPRESSION: 1. Small SDH, see image no. 7.", "IMPRESSION", True),
+        ("1. Small SDH, see image no. 7.", "IMPRESSION", True),
         ("2. No fracture.", "IMPRESSION", True),
     ]
 
@@ -49,11 +50,50 @@ def test_a_report_with_sections_lists_and_broken_lines():
         ("no end", ["no end"]),
         ("One.\r\n\r\nTwo", ["One.", "Two"]),
         ("  \n ", []),
+        ("No infarct\nBlood, right", ["No infarct", "Blood, right"]),
+        ("No acute\nInfarct", ["No acute Infarct"]),
+        ("NO BLOOD\nOR MASS", ["NO BLOOD OR MASS"]),
+        ("a) no shift b) blood", ["a) no shift", "b) blood"]),
     ],
 )
 def test_breaks(report, sentences):
     assert texts(report) == sentences
     assert " ".join(texts(report)).split() == report.split()
+
+
+@pytest.mark.parametrize(
+    ("report", "finding"),
+    [
+        ("Indication: bleed.\nNo bleed.", [False, True]),
+        ("Indication: bleed.\nKnown SDH.\nFindings: normal.", [False, False, True]),
+        ("HISTORY\nSDH\nFINDINGS\nNormal", [False, True]),
+        ("?SDH. Normal.", [False, True]),
+        ("Findings: Normal. Tiny SDH?", [True, True]),
+        ("Clinical data - SDH. CT head: normal.", [False, True]),
+    ],
+)
+def test_what_stands_before_the_findings(report, finding):
+    assert [one.finding for one in split_report(report)] == finding
+
+
+@pytest.mark.parametrize(
+    ("report", "text"),
+    [
+        ("No&nbsp;blood<br>Mass", "No blood\nMass"),
+        ("No\\.br\\blood", "No\nblood"),
+        ("No\\nblood", "No\nblood"),
+        (r"{\rtf1\ansi No blood.\par}", "No blood.\n"),
+        ("OBX|1|TX|CT||No blood||F", "No blood"),
+        ("hemor-\nrhage", "hemorrhage"),
+        ("There isn't blood", "There is not blood"),
+        ("Blood - none", "Blood: none"),
+        ("ICH [ ] yes [x] no", "ICH: no"),
+        ("SDH (+), SAH (-)", "SDH: present, SAH: negative"),
+        ("Blood? No.", "Blood: No."),
+    ],
+)
+def test_markup_and_forms(report, text):
+    assert plain_text(report) == text
 
 
 def test_a_heading_of_findings_ends_the_history():

@@ -40,7 +40,7 @@ def test_its_files(table, tmp_path, capsys):
     out = tmp_path / "out"
     seeds = [word for seed in ("hemorrhage", "hematoma", "zebra") for word in ("--seeds", seed)]
     assert run(table, out, *seeds) == 0
-    assert rows(out / "labels.csv") == [["A", "1", "0.98", "sdh"], ["B", "0", "0.02", ""]]
+    assert rows(out / "labels.csv") == [["A", "1", "0.984", "sdh"], ["B", "0", "0.007", ""]]
     assert [scan for scan, _ in rows(out / "left_out.csv")] == ["C", "D"]
     assert rows(out / "sentences.csv") == [
         ["A", "There is a small subdural hematoma of Jane Roe.", "present", "sdh", "hematoma"],
@@ -83,7 +83,7 @@ def test_corrections_are_applied_kept_and_offered_again(table, tmp_path):
     corrections.write_text("scan,label\nA,out\nC,1\n")
     for _ in range(2):
         assert run(table, out) == 0
-        assert rows(out / "labels.csv") == [["B", "0", "0.02", ""], ["C", "1", "1.0", ""]]
+        assert rows(out / "labels.csv") == [["B", "0", "0.007", ""], ["C", "1", "1.0", ""]]
         assert rows(out / "left_out.csv")[0] == ["A", "left out by corrections.csv"]
         assert corrections.read_text() == "scan,label\nA,out\nC,1\n"
         kept = re.search(r'id="kept">(.*?)</script>', (out / "reports.html").read_text())[1]
@@ -119,6 +119,10 @@ def test_page_is_offline_and_escapes_hostile_texts():
     assert f"and {20 - MOST_SENTENCES} more in sentences.csv" in shown.text
     assert not {"b1", "u", "i"} & set(shown.tags)
     assert shown.tags.count("select") == len(scans)
+    sure = ShownScan("p", "positive", 0.9)
+    checked = render_reports(ReportsPage("t", [sure, ShownScan("x", "negative", 0.4, check=True)], 2, {}))
+    assert re.findall(r'data-scan="(.)"', checked) == ["x", "p"]
+    assert re.findall(r'value="(\w*)" selected', checked) == ["", "1"]
     kinds = {"n": "negative", "p": "positive", "u": "uncertain"}
     html = render_reports(ReportsPage("t", [ShownScan(*one, 0.5) for one in kinds.items()], 3, {}))
     assert re.findall(r'data-scan="(.)"', html) == ["u", "p", "n"]  # first what a person must decide

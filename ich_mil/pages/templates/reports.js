@@ -32,7 +32,8 @@ function download() {
 
 for (const select of document.querySelectorAll("select[data-scan]"))
   select.addEventListener("change", () => {
-    corrections.set(select.dataset.scan, select.value);
+    if (select.value) corrections.set(select.dataset.scan, select.value);
+    else corrections.delete(select.dataset.scan);
     document.getElementById("changed").textContent = corrections.size;
   });
 search.addEventListener("input", filter);

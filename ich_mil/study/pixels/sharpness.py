@@ -18,9 +18,9 @@ from statistics import median
 import numpy as np
 from scipy.ndimage import binary_erosion, uniform_filter
 
-# Minimum noise [HU] and maximum correlation of neighbours of a sharp kernel.
+# Minimum noise [HU], and maximum correlation of neighbours of a sharp kernel.
 NOISE_HU = 8.0
-CORRELATION = 0.55
+CORRELATION = 0.5
 # Largest pixel [mm]: noise of larger pixels is uncorrelated with every kernel.
 LARGEST_MM = 0.8
 # Distance of the correlated pixels [mm], as in a field of view of 250 mm.

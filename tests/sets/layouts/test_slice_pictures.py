@@ -88,6 +88,24 @@ def test_other_pictures_are_refused_by_name(tmp_path, name):
         read_picture(path, window=BRAIN)
 
 
+def drawn_head(*, rim: bool) -> np.ndarray:
+    """A skull around a brain; with `rim`, black outside of a circular field of view in any polarity."""
+    y, x = np.ogrid[:128, :128]
+    radius = np.hypot(y - 63.5, x - 63.5)
+    grey = np.select([radius < 40, radius < 46], [110, 255], 0).astype(np.uint8)
+    return np.where(radius > 63, 0, 255 - grey).astype(np.uint8) if rim else grey
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+def test_inverted_pictures_are_refused(tmp_path, suffix):
+    plain = save(tmp_path / f"plain.{suffix}", drawn_head(rim=False))
+    assert (read_picture(plain, window=BRAIN)[0] == AIR).all()
+    for name, grey in (("negative", 255 - drawn_head(rim=False)), ("in a rim", drawn_head(rim=True))):
+        path = save(tmp_path / f"{name}.{suffix}", grey)
+        with pytest.raises(DataError, match=rf"{name}\.{suffix}: its background is white"):
+            read_picture(path, window=BRAIN)
+
+
 def test_flat_picture_is_refused(tmp_path):
     with pytest.raises(DicomError, match=r"flat\.png") as told:
         read_picture(save(tmp_path / "flat.png", np.zeros((5, 5), np.uint8)), window=BRAIN)

@@ -12,6 +12,7 @@ from ich_mil.ledger import INCOMPLETE, Code
 from ich_mil.sets.preparation import scan as module
 from ich_mil.sets.preparation.explain import explain
 from ich_mil.sets.preparation.prepare import prepare
+from ich_mil.sets.preparation.read import read_study
 from ich_mil.sets.preparation.record import prepared_study
 from ich_mil.study.files.header import read_headers
 from ich_mil.study.geometry.planes import Edges
@@ -145,6 +146,45 @@ def test_next_series_if_the_first_shows_no_head(cq500_root, tmp_path, monkeypatc
     assert line.endswith("it is a foot")
     assert len(ledger[ledger.code == Code.SERIES_NOT_CHOSEN]) == len(names) - 2
     assert shapes[0] == first.hu(first.table.scan[0]).shape
+
+
+def test_softer_series_if_the_first_is_sharp_by_noise(cq500_root, tmp_path, monkeypatch):
+    study, _ = several(cq500_root)
+    shutil.copytree(study, tmp_path / "set" / "a")
+    for path in (tmp_path / "set").rglob("*.dcm"):  # of one kind, so that the measured sharpness decides
+        phantoms.rewrite(path, ConvolutionKernel="SOFT", SeriesDescription="Head", ContrastBolusAgent="")
+    looks = []
+
+    def first_is_sharp(hu, *, spacing):
+        looks.append(spacing)
+        return "sharp: measured" if len(looks) == 1 else ""
+
+    monkeypatch.setattr(module, "sharpness", first_is_sharp)
+    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    (line,) = prepared.ledger[prepared.ledger.code == Code.SERIES_NOT_CHOSEN].itertuples()
+    assert "sharp: measured" in line.detail
+    assert Path(line.file).parts[1] not in {Path(cell).parts[1] for cell in prepared.table.source}
+    assert Code.SERIES_KIND not in set(prepared.ledger.code)
+    assert len(looks) == 2
+
+
+def test_only_series_that_is_sharp_by_noise_is_noted(series, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "sharpness", lambda hu, *, spacing: "sharp: measured")
+    prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
+    (detail,) = prepared.ledger.detail[prepared.ledger.code == Code.SERIES_KIND]
+    assert detail.endswith("is bone, sharp: measured")
+    assert len(prepared.table) == len(series)
+
+
+def test_slices_at_one_position_are_the_reason(series, tmp_path, monkeypatch):
+    place = read_headers(series[0])[0].position
+    for path in series:
+        phantoms.rewrite(path, path, ImagePositionPatient=list(place))
+    monkeypatch.setattr(module, "head_refusal", lambda hu, *, spacing: "it is a foot")
+    with pytest.raises(
+        DataError, match=f"{len(series)} slices lie at one position: their positions were lost"
+    ):
+        read_study(tmp_path / "set")
 
 
 def test_scan_without_a_head(cq500_root, tmp_path, monkeypatch):

@@ -1,0 +1,291 @@
+"""Reach of cues: which negations, hedges and places of a clause apply to a finding.
+
+In: the `Clause`s of a sentence. Out: for a finding and a role, the nearest cue that applies and how
+(`Reach`). A negation reaches a finding along a noun phrase or a list of them:
+
+    no ~ A, B, or hemorrhage        applies: the list has a conjunction
+    no ~ source of the hemorrhage   `held`: the bleed is presupposed by what is negated, and so stated
+    no ~ A, small hematoma along B  `no`: a new statement, with a size and a place of its own
+    no ~ A hemorrhage is seen       `unread`: two nouns without a separator
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ich_mil.radiology_text.language.vocabulary import is_known
+from ich_mil.radiology_text.rules import Finding, Match, Rule
+
+Reach = Literal["yes", "held", "unread", "no"]
+FINDINGS = get_args(Finding)
+_SEPARATORS = frozenset({",", "/", "&", "or", "nor", "and"})
+_CONTRASTS = frozenset({"although", "though", "however", "but", "whereas"})
+_DEFINITE = frozenset(
+    ["the", "this", "that", "these", "those", "his", "her", "known", "left", "right", "existing"]
+)
+_AUXILIARIES = frozenset(
+    ["is", "are", "was", "were", "be", "been", "being", "has", "have", "had", "also", "now", "since"]
+)
+_STATES = frozenset(["a", "an", "the", "there", "this"])
+_MODIFIERS = ("modifier", "strong", "kind", "site", "place", "outside", "now", *FINDINGS)
+_ADJECTIVE = ("al", "ic", "ous", "ive", "ent", "ant", "able", "ible", "ed", "ar", "ary", "less", "ly")
+_NEAR = 14
+"""Largest number of words between a finding and the name of its compartment."""
+
+
+@dataclass(frozen=True)
+class Clause:
+    """Words `start` to `end` (exclusive) of a sentence, with the matches in them."""
+
+    words: Sequence[str]
+    start: int
+    end: int
+    matches: tuple[Match, ...]
+
+    def of(self, *roles: str, low: int = 0, high: int | None = None) -> list[Match]:
+        """Matches with one of these roles within words `low` to `high`."""
+        high = len(self.words) if high is None else high
+        return [one for one in self.matches if low <= one.start and one.end <= high and one.of(*roles)]
+
+
+def clauses(words: Sequence[str], matches: Sequence[Match]) -> Iterator[Clause]:
+    """Clauses of a sentence; a full stop, question or exclamation mark, colon or semicolon ends a clause.
+
+    A point between digits is a decimal point. A colon after a finding starts the value of an entry
+    ("hemorrhage: none"), which is of all findings before it, and a colon after a negation starts its list.
+    """
+    entries = {match.end for match in matches if match.of(*FINDINGS, "absent")} | {
+        match.start for match in matches
+    }
+    value = max(
+        (match.start for match in matches if words[match.start] == ":" and match.of("absent")), default=0
+    )
+    start = 0
+    for i, word in enumerate([*words, "."]):
+        decimal = 0 < i < len(words) - 1 and words[i - 1].isdigit() and words[i + 1].isdigit()
+        listed = (
+            word == ";" and i < value and not any(match.of("absent") for match in matches if match.start < i)
+        )
+        goes_on = decimal or listed or word not in ".?!;:" or (word == ":" and i in entries)
+        if i < len(words) and goes_on and word not in _CONTRASTS:
+            continue
+        within = tuple(match for match in matches if start <= match.start < i)
+        if within:
+            yield Clause(words, start, i, within)
+        start = i
+
+
+def cue(match: Match, clause: Clause, *roles: str) -> tuple[Match | None, Reach]:
+    """The nearest cue with one of `roles` that applies to a finding, and how it applies.
+
+    A phrase with the role `shown` too ("not previously seen") is no cue.
+    """
+    best: Match | None = None
+    how: Reach = "no"
+    for one in clause.of(*roles):
+        for rule in one.of(*roles):
+            if (
+                one is match
+                or one.of("shown")
+                or (best is not None and _gap(match, one) >= _gap(match, best))
+            ):
+                continue
+            reach = _reach(one, rule, match, clause)
+            if reach != "no":
+                best, how = one, reach
+    return best, how
+
+
+def _reach(one: Match, rule: Rule, match: Match, clause: Clause) -> Reach:
+    if rule.scope is not None and _gap(match, one) > rule.scope:
+        return "no"
+    before = one.end <= match.start
+    if rule.side not in ("before" if before else "after", "both"):
+        return "no"
+    low, high = (one.end, match.start) if before else (match.end, one.start)
+    for end in clause.of("ends", low=low, high=high):
+        if any(other.side == "both" or before for other in end.of("ends")):
+            return "no"
+    if rule.role in ("absent", "gone", "implied"):
+        return _along(one, match, clause) if before else _back(one, match, clause)
+    return (
+        "no"
+        if before and any(m.of("relation")[0].side for m in clause.of("relation", low=low, high=high))
+        else "yes"
+    )
+
+
+def _along(one: Match, match: Match, clause: Clause) -> Reach:
+    """How a negation reaches a finding after it."""
+    words, low, high = clause.words, one.end, match.start
+    marks = [i for i in range(low, high) if words[i] in _SEPARATORS]
+    verbs = clause.of("verb", low=low, high=high)
+    if verbs:
+        again = any(i >= verbs[-1].end for i in marks) or "there" in words[verbs[0].start : high]
+        return "no" if again else "unread"
+    start = marks[-1] + 1 if marks else low
+    related = [
+        m for m in clause.of("relation", low=start, high=high) if m.start > start or not m.of("modifier")
+    ]
+    if related:
+        last = related[-1]
+        again = (
+            last.start == start and bool(marks) and words[start] == words[low - 1]
+        )  # "of mass, or of hemorrhage"
+        if not again and not _takes(last, clause):
+            return "held" if words[last.end] in _DEFINITE else "unread"
+        start = last.end
+    elif marks and words[marks[-1] - 1] != "," and _bound(clause, low, marks):
+        return "unread"
+    first = words[start] if start < high else ""
+    if marks and first in _STATES:
+        return "yes" if words[marks[-1]] in ("or", "nor") and first in ("a", "an") else "no"
+    if not _modifies(clause, start, high):
+        return "unread"
+    if not marks or words[marks[-1]] in ("or", "nor", "/") or words[one.start] == "neither":
+        return "yes"
+    sized, told = bool(clause.of("strong", low=start, high=high)), is_told(match, clause)
+    if words[marks[-1]] in ("and", "&"):
+        return "unread" if sized or told else "yes"
+    goes_on = any(word in ("or", "nor") for word in words[match.end : clause.end])
+    if goes_on or not (sized or told):
+        return "yes"
+    return "no" if sized and told else "unread"
+
+
+def _takes(relation: Match, clause: Clause) -> bool:
+    """Whether a preposition makes one phrase of two nouns, as in "evidence of hemorrhage"."""
+    of = clause.words[relation.start] in ("of", "for")
+    return of and any(sign.end == relation.start for sign in clause.of("sign"))
+
+
+def _bound(clause: Clause, low: int, marks: Sequence[int]) -> bool:
+    """Whether the item before the last separator is bound to a definite noun ("edema around the mass or")."""
+    start = marks[-2] + 1 if len(marks) > 1 else low
+    related = clause.of("relation", low=start, high=marks[-1])
+    return any(clause.words[m.end] in _DEFINITE for m in related)
+
+
+def _back(one: Match, match: Match, clause: Clause) -> Reach:
+    """How a negation reaches a finding before it."""
+    words, low, high = clause.words, match.end, one.start
+    if words[high] == ":":
+        return "no" if ":" in words[low:high] else "yes"
+    marks = [i for i in range(low, high) if words[i] in _SEPARATORS]
+    verbs = [m for m in clause.of("verb", low=low, high=high) if not _participle(m, words)]
+    while verbs and all(
+        words[i].endswith("ly") or words[i] in _AUXILIARIES for i in range(verbs[-1].start, high)
+    ):
+        verbs.pop()
+    if verbs:
+        return "no" if any(i >= verbs[0].end for i in marks) else "unread"
+    if any(words[i] == "," for i in marks) and not any(words[i] in ("or", "nor", "and") for i in marks):
+        return "unread"
+    return presupposed(match, clause) or "yes"
+
+
+def _participle(verb: Match, words: Sequence[str]) -> bool:
+    """Whether a verb is a participle, as in "hemorrhage seen on the prior study"."""
+    return words[verb.start] not in _AUXILIARIES | {"there"}
+
+
+def presupposed(match: Match, clause: Clause) -> Reach | None:
+    """`held` where a finding belongs to another noun ("source of the hemorrhage"), else None."""
+    words, at = clause.words, match.start
+    covered = {i: m for m in clause.matches for i in range(m.start, m.end)}
+    while at > clause.start and (
+        words[at - 1] in _DEFINITE | _STATES or (at - 1 in covered and covered[at - 1].of(*_MODIFIERS))
+    ):
+        at -= 1
+    before = covered.get(at - 1) if at > clause.start else None
+    if before is None or not before.of("relation") or before.start <= clause.start:
+        return None
+    if _takes(before, clause):
+        return None
+    return "held" if words[before.end] in _DEFINITE else "unread"
+
+
+def is_told(match: Match, clause: Clause) -> bool:
+    """Whether a finding is followed by a place, a size or a verb of its own, before a conjunction."""
+    high = next(
+        (i for i in range(match.end, clause.end) if clause.words[i] in ("or", "nor", "and")), clause.end
+    )
+    after = clause.of("relation", "strong", "verb", "place", "shown", low=match.end, high=high)
+    return bool(after) or any(word[0].isdigit() for word in clause.words[match.end : high])
+
+
+def _modifies(clause: Clause, low: int, high: int) -> bool:
+    """Whether words `low` to `high` are modifiers of a noun."""
+    covered = {i for one in clause.of(*_MODIFIERS) for i in range(one.start, one.end)}
+    for i in range(low, high):
+        word = clause.words[i]
+        adjective = not is_known(word) and word.isascii() and word.endswith(_ADJECTIVE)
+        if (
+            i not in covered
+            and word not in ("any", "a", "an", "the", ":")
+            and not adjective
+            and not word[0].isdigit()
+        ):
+            return False
+    return True
+
+
+def placed(match: Match, clause: Clause, role: str) -> Match | None:
+    """The nearest location match with the given role, within its scope and not separated from the finding."""
+    near = [
+        one
+        for one in clause.of(role)
+        if any(_gap(match, one) <= (rule.scope or 0) for rule in one.of(role))
+        and not _parted(one, match, clause)
+    ]
+    return min(near, key=lambda one: _gap(match, one), default=None)
+
+
+def outside(match: Match, clause: Clause) -> Match | None:
+    """An extracranial location nearer to the finding than any intracranial one.
+
+    None for a finding with a named compartment, which is intracranial.
+    """
+    place = placed(match, clause, "outside")
+    if place is None or any(rule.kinds for rule in match.rules if rule.role != "place"):
+        return None
+    within = inside(match, clause)
+    return place if within is None or _gap(match, place) < _gap(match, within) else None
+
+
+def inside(match: Match, clause: Clause) -> Match | None:
+    """The nearest intracranial location."""
+    places = [one for one in clause.of("site", "kind", "place") if one is not match]
+    return min(places, key=lambda one: _gap(match, one), default=None)
+
+
+def kinds_of(match: Match, clause: Clause, *, absent: bool = False) -> tuple[str, ...]:
+    """Compartments of a finding.
+
+    Taken from the finding itself, else from compartment names in the clause that are nearer to it than to
+    another finding, else from its location. A comma or conjunction parts a location from an absent finding.
+    """
+    own = [kind for rule in match.rules if rule.role in FINDINGS for kind in rule.kinds]
+    findings = [one for one in clause.matches if one.of(*FINDINGS) or one is match]
+    for role in ("kind", "place"):
+        if own:
+            break
+        for one in clause.of(role):
+            nearest = min(findings, key=lambda found: _gap(found, one))
+            between = clause.words[min(nearest.end, one.end) : max(nearest.start, one.start)]
+            listed = role == "kind" and one.end <= match.start  # "subdural or subarachnoid hemorrhage"
+            apart = absent and not listed and not _SEPARATORS.isdisjoint(between)
+            if nearest is match and _gap(nearest, one) <= _NEAR and not apart:
+                own += [kind for rule in one.of(role) for kind in rule.kinds]
+    return tuple(own)
+
+
+def _gap(match: Match, other: Match) -> int:
+    """Number of words between two matches."""
+    return max(other.start - match.end, match.start - other.end)
+
+
+def _parted(place: Match, match: Match, clause: Clause) -> bool:
+    """Whether a negation or another finding stands between a location and a finding."""
+    low, high = min(place.end, match.end), max(place.start, match.start)
+    return bool(clause.of("absent", "implied", *FINDINGS, low=low, high=high))

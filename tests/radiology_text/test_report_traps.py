@@ -1,0 +1,31 @@
+"""Reports written to mislead: `traps.csv`, by kind, each with its label (1, 0, out).
+
+A line break is written as \u23ce. `built` ones were in view of the rules; `later` and `last` were measured
+once before rules followed them; `held` ones were written before all rules and measured once at the end.
+"""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from ich_mil.radiology_text.labels import label_scans, read_sentences
+from ich_mil.radiology_text.read import Report
+
+TRAPS = pd.read_csv(Path(__file__).with_name("traps.csv"), dtype=str, keep_default_na=False)
+LABELS = {"positive": "1", "negative": "0", "uncertain": "out"}
+
+
+def told(text):
+    """Label of a report: 1, 0 or out."""
+    statements = read_sentences([Report("r", "S", text.replace("\u23ce", "\n"))])
+    return LABELS[label_scans(statements)[0].outcome] if statements[0] else "out"
+
+
+@pytest.mark.parametrize("part", ["built", "later", "last", "held"])
+def test_none_is_wrong_and_most_are_labelled(part):
+    traps = TRAPS[TRAPS.part == part].assign(told=lambda rows: rows.text.map(told))
+    wrong = traps[(traps.told != "out") & (traps.told != traps.label)]
+    definite = traps[traps.label != "out"]
+    assert wrong.text.tolist() == []
+    assert (definite.told != "out").mean() >= 0.8
