@@ -50,6 +50,7 @@ from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.storage import load_head, save_head
 from ich_mil.gp.tables import check_columns, column_names
+from ich_mil.gp.threads import few_threads
 
 SAMPLES = 1000
 """Number of posterior samples of a prediction."""
@@ -143,17 +144,20 @@ class Head(ClassifierMixin, BaseEstimator):
         if validation is not None:
             check_columns(validation[0], names)
         check_both_labels(train, "training scans")
-        if kernel is None:
-            settings = choose_kernel(train, settings, patients=groups, density=density)
-        model, self.report_ = fit_calibrated(
-            train,
-            settings,
-            validation=held,
-            patients=groups,
-            calibrates=None if calibrates is None else torch.as_tensor(np.array(calibrates)).argwhere()[:, 0],
-            density=density,
-            kernel=kernel,
-        )
+        with few_threads(len(train.x)):
+            if kernel is None:
+                settings = choose_kernel(train, settings, patients=groups, density=density)
+            model, self.report_ = fit_calibrated(
+                train,
+                settings,
+                validation=held,
+                patients=groups,
+                calibrates=None
+                if calibrates is None
+                else torch.as_tensor(np.array(calibrates)).argwhere()[:, 0],
+                density=density,
+                kernel=kernel,
+            )
         model.feature_names = names
         self._adopt(model)
         return self
@@ -208,7 +212,9 @@ class Head(ClassifierMixin, BaseEstimator):
         check_columns(X, self.model_.feature_names)
         packed, order = pack(X, bags, labels)
         calibration = self.model_.calibration
-        return predict(self.model_, packed, samples=SAMPLES, calibration=calibration), order.numpy()
+        with few_threads(len(packed.x)):
+            predictions = predict(self.model_, packed, samples=SAMPLES, calibration=calibration)
+        return predictions, order.numpy()
 
     def save(self, folder: Path) -> None:
         """Write the fitted head to a folder, as safetensors and JSON.

@@ -31,6 +31,7 @@ from torch import Tensor
 from ich_mil.convergence import bulk_ess, r_hat
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.files import digest
+from ich_mil.gp.threads import few_threads
 from ich_mil.multikernel import storage
 from ich_mil.multikernel.chains import Chains, Proposal, SamplerSettings
 from ich_mil.multikernel.marginal import Method
@@ -128,11 +129,12 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
             sources, self.kernels, hot.shape[1], normalise=self.normalise, device=device
         )
         self.source_names_ = [source.name for source in self._sources]
-        chains = Chains(self._S, hot, settings)
-        if self.checkpoint is None:
-            chains.run()
-        else:
-            self._run_with_checkpoint(chains, hot, Path(self.checkpoint))
+        with few_threads(hot.shape[1]):
+            chains = Chains(self._S, hot, settings)
+            if self.checkpoint is None:
+                chains.run()
+            else:
+                self._run_with_checkpoint(chains, hot, Path(self.checkpoint))
         state = chains.state
         self.log_theta_ = chains.log_theta.cpu().numpy()
         place = torch.linspace(0, len(state["f_steps"]) - 1, max(1, PREDICT_DRAWS // settings.chains))
@@ -227,7 +229,8 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
         if len(set(rows.values())) > 1:
             raise DataError(f"sources have different numbers of scans: {rows}")
         cross, own = (torch.stack(parts) for parts in zip(*pairs, strict=True))
-        mean, std = predict(self._theta, self._f, self._S, cross, own, seed=self.random_state)
+        with few_threads(n):
+            mean, std = predict(self._theta, self._f, self._S, cross, own, seed=self.random_state)
         return (mean.cpu().numpy(), std.cpu().numpy()) if return_std else mean.cpu().numpy()
 
     def predict(self, sources: Sources) -> np.ndarray:
@@ -250,15 +253,10 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
             "log_theta": torch.as_tensor(self.log_theta_),
         }
         stored = [source.stored(h) for h, source in enumerate(self._sources)]
-        for own, _ in stored:
-            tensors |= own
+        tensors |= {name: part for own, _ in stored for name, part in own.items()}
         parameters = self.get_params(deep=False) | {"kernels": None, "checkpoint": None}
-        description = {
-            "parameters": parameters,
-            "classes": self.classes_.tolist(),
-            "sources": [about for _, about in stored],
-            "acceptance": self.diagnostics_["acceptance"],
-        }
+        described = {"sources": [about for _, about in stored], "acceptance": self.diagnostics_["acceptance"]}
+        description = {"parameters": parameters, "classes": self.classes_.tolist()} | described
         storage.write(Path(path), MODEL, tensors, description)
 
     @classmethod
