@@ -20,7 +20,7 @@ IDS = np.repeat(SCANS, 2)
 Y = pd.Series(np.arange(N_BAGS) % 2, index=SCANS)
 ROWS = pd.Index([f"{scan}/{k % 2}" for k, scan in enumerate(IDS)])
 X = pd.DataFrame(
-    np.random.default_rng(0).normal(size=(2 * N_BAGS, 2)) + np.repeat(Y, 2).to_numpy()[:, None],
+    np.random.default_rng(0).normal(size=(2 * N_BAGS, 2)) + 2 * np.repeat(Y, 2).to_numpy()[:, None],
     index=ROWS,
     columns=["a", "b"],
 )
