@@ -9,6 +9,7 @@
 Names are imported on first use: `import ich_mil` itself costs no torch.
 """
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,10 @@ if TYPE_CHECKING:
     from ich_mil.study.study import Study
 
 __version__ = "0.1.0"
+
+# Idle threads of OpenMP sleep instead of spinning, which beside busy processes takes most of the processor
+# time. OpenMP reads it when torch is imported; child processes inherit it.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 _PLACES = {
     "config": ("RunConfig", "read_config"),

@@ -38,11 +38,21 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _limit_threads(threads: int | None) -> None:
+    """Set the number of threads of OpenMP, also of child processes; torch, imported later, reads it."""
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+
+
 @app.callback()
 def _of_all(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, callback=_limit_threads, help="Threads of a process; default: one per core."),
+    ] = None,
 ) -> None:
     """Intracranial hemorrhage in head CT, with uncertainty."""
 

@@ -71,6 +71,17 @@ def test_the_version(capsys):
     assert capsys.readouterr().out == f"ich-mil {__version__}\n"
 
 
+def test_threads_are_set_before_torch_is_imported():
+    """Wrong paths end the command before it imports torch, which reads the environment."""
+    code = "from ich_mil.cli import main; import os; main(['--threads', '1', 'predict', '/absent'])"
+    code += "; import torch; print(torch.get_num_threads(), os.environ['OMP_WAIT_POLICY'])"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("OMP_")}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout == "1 PASSIVE\n"
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_ends_with_examples(capsys, command):
     assert main([command, "--help"]) == 0

@@ -16,6 +16,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ich_mil.errors import DataError
+from ich_mil.gp.tables import (
+    check_aligned,
+    check_columns,
+    check_rows,
+    column_names,
+    described,
+    list_of_bags,
+)
 from ich_mil.kernels.rbf_gram import LARGEST, measurable
 from ich_mil.kernels.segments import take_bags
 
@@ -71,7 +79,10 @@ def _features(x: Values, name: str = "X") -> Tensor:
     """Convert features to a float tensor (N, D) and check that every row is `measurable`."""
     try:
         # arrays from pandas are read-only, which torch warns of
-        features = x.detach() if isinstance(x, Tensor) else torch.as_tensor(np.array(x))
+        values = x if isinstance(x, Tensor) else np.array(x)
+        if isinstance(values, np.ndarray) and values.dtype == object:  # of columns of several types
+            values = values.astype(np.float64)
+        features = torch.as_tensor(values).detach()
     except (TypeError, ValueError) as error:
         raise DataError(f"{name} must be a table (N, D) of numbers ({error})") from error
     if features.ndim != 2 or 0 in features.shape:
@@ -90,7 +101,7 @@ def _features(x: Values, name: str = "X") -> Tensor:
 def _rows_of_list(tables: Sequence[Values]) -> tuple[Tensor, Tensor]:
     """Rows (N, D) and offsets (B + 1,) of bags given as a list of tables (n, D)."""
     if not isinstance(tables, list | tuple) or not tables or isinstance(tables[0], int | float):
-        raise DataError("give bags, or X as a list with a table (n, D) for each bag")
+        raise DataError(f"bags must be a list of 2-D arrays, got {described(tables)}; or give X with bags")
     parts = [_features(table, f"X[{b}]") for b, table in enumerate(tables)]
     for b, table in enumerate(tables):
         check_columns(table, column_names(tables[0]))
@@ -100,8 +111,8 @@ def _rows_of_list(tables: Sequence[Values]) -> tuple[Tensor, Tensor]:
     return torch.cat(parts), sizes.cumsum(0)
 
 
-def _offsets_and_order(bags: Values, n: int) -> tuple[Tensor, Tensor | None]:
-    """Offsets (B + 1,), and the row of each packed row (N,) unless the rows are packed already."""
+def _offsets_and_order(bags: Values, n: int) -> tuple[Tensor, Tensor | None, np.ndarray | None]:
+    """Offsets (B + 1,); the row of each packed row (N,) and the names (B,) unless `bags` are offsets."""
     index = _array(bags)
     if index.ndim != 1 or len(index) == 0:
         raise DataError(
@@ -111,7 +122,7 @@ def _offsets_and_order(bags: Values, n: int) -> tuple[Tensor, Tensor | None]:
     if whole and index[0] == 0 and index[-1] == n and bool((index[1:] >= index[:-1]).all()):
         empty = np.flatnonzero(index[1:] == index[:-1])
         if len(empty) == 0:
-            return torch.as_tensor(index.astype(np.int64)), None
+            return torch.as_tensor(index.astype(np.int64)), None, None
         if len(index) != n:
             raise DataError(f"every bag needs at least one row, bag {empty[0]} of the offsets has none")
     if len(index) != n:
@@ -123,11 +134,11 @@ def _offsets_and_order(bags: Values, n: int) -> tuple[Tensor, Tensor | None]:
     if len(missing):
         raise DataError(f"row {missing[0]} of X has no bag: its entry in bags is {index[missing[0]]}")
     try:
-        _, number = np.unique(index, return_inverse=True)
+        names, number = np.unique(index, return_inverse=True)
     except TypeError as error:
         raise DataError(f"bags must be named by text alone, or by numbers alone ({error})") from error
     offsets = np.concatenate([[0], np.bincount(number).cumsum()])
-    return torch.as_tensor(offsets), torch.as_tensor(np.argsort(number, kind="stable"))
+    return torch.as_tensor(offsets), torch.as_tensor(np.argsort(number, kind="stable")), names
 
 
 def _labels(labels: Values, n_bags: int) -> Tensor:
@@ -142,30 +153,40 @@ def _labels(labels: Values, n_bags: int) -> Tensor:
 
 
 def pack(
-    x: Values | Sequence[Values], bags: Values | None = None, labels: Values | None = None
+    x: Values | Sequence[Values],
+    bags: Values | None = None,
+    labels: Values | None = None,
+    **others: Values | Sequence[str] | None,
 ) -> tuple[Bags, Tensor]:
     """Check and pack bags.
 
     Args:
-        x: (N, D) features; or, without `bags`, a list with the features (n, D) of each bag.
+        x: (N, D) features; or, without `bags`, the features (n, D) of each bag: a list, a Series or an object
+            array of tables, or an array (B, n, D).
         bags: (B + 1,) offsets or (N,) the bag of each row. N integers that increase strictly from 0 to N are
             taken as offsets. Named bags are packed in the order of `np.unique`.
         labels: (B,) in {0, 1}.
+        others: further values (B,) whose index, if they have one, must be that of the bags.
 
     Returns:
         The bags on the device of `x`, and the row of `x` of each packed row (N,), on the CPU.
 
     Raises:
         DataError: features that are not a table of finite numbers; an empty bag; offsets that do not fit;
-            bag identifiers that cannot be sorted; labels that are not one 0 or 1 per bag.
+            bag identifiers that cannot be sorted; labels that are not one 0 or 1 per bag; two pandas objects
+            whose indices differ.
     """
     order: Tensor | None = None
+    of_bags = [("labels", labels), *others.items()]
     if bags is None:
-        features, offsets = _rows_of_list(x)  # type: ignore[arg-type]
+        features, offsets = _rows_of_list(list_of_bags(x))  # type: ignore[arg-type]
+        check_aligned(("X", x), *of_bags)
     else:
         features = _features(x)  # type: ignore[arg-type]
-        offsets, order = _offsets_and_order(bags, len(features))
-        check_order(labels, bags, "labels")
+        offsets, order, names = _offsets_and_order(bags, len(features))
+        if names is not None:
+            check_rows(x, bags)
+        check_aligned(*of_bags, bags=names)
     y = None if labels is None else _labels(labels, len(offsets) - 1)
     if order is not None:
         features = features[order]
@@ -177,7 +198,8 @@ def labels_of_list(
     x: Values | Sequence[Values], bags: Values | None, labels: Values | None
 ) -> tuple[Values | None, Values | None]:
     """Bags and labels; a list of bags is followed by its labels, as in `fit(X, y)` of scikit-learn."""
-    return (None, bags) if isinstance(x, list | tuple) and labels is None else (bags, labels)
+    is_table = getattr(list_of_bags(x), "ndim", 1) == 2
+    return (bags, labels) if is_table or labels is not None else (None, bags)
 
 
 def pack_held(validation: Sequence[Any]) -> Bags:
@@ -198,35 +220,3 @@ def check_both_labels(bags: Bags, what: str) -> None:
         raise DataError(f"{what}: labels must be 0 or 1, got {int(other[0])}; leave unlabelled scans out")
     if bool((labels == labels[0]).all()):
         raise DataError(f"{what}: all {len(labels)} are labelled {int(labels[0])}, both labels are needed")
-
-
-def column_names(x: object) -> tuple[str, ...] | None:
-    """Column names of a DataFrame, or of the first of a list of them; None without named columns."""
-    if isinstance(x, list | tuple) and len(x):
-        x = x[0]
-    columns = getattr(x, "columns", None)
-    return None if columns is None else tuple(map(str, columns))
-
-
-def check_columns(x: object, known: tuple[str, ...] | None) -> None:
-    """Raise `DataError` if x is a DataFrame whose columns differ from `known` in name or order."""
-    names = column_names(x)
-    if names is not None and known is not None and names != known:
-        raise DataError(
-            f"X has the columns {', '.join(names)}, the head was fitted to {', '.join(known)}; give these, "
-            "in this order"
-        )
-
-
-def check_order(values: object, bags: Values | None, what: str) -> None:
-    """Raise `DataError` if a Series is indexed by bag in an order other than that of `np.unique(bags)`.
-
-    Its values are used by position, so they would be assigned to the wrong bags.
-    """
-    if bags is None or not isinstance(values, pd.Series):
-        return
-    names = np.unique(_array(bags)).tolist()
-    if set(values.index) == set(names) and values.index.tolist() != names:
-        raise DataError(
-            f"{what} are named by bag, in another order than np.unique's; give {what}.loc[np.unique(bags)]"
-        )

@@ -37,9 +37,6 @@ from ich_mil.errors import DataError
 from ich_mil.gp.bags import (
     Values,
     check_both_labels,
-    check_columns,
-    check_order,
-    column_names,
     labels_of_list,
     pack,
     pack_held,
@@ -52,6 +49,8 @@ from ich_mil.gp.predict import Predictions, predict
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.storage import load_head, save_head
+from ich_mil.gp.tables import check_columns, column_names
+from ich_mil.gp.threads import few_threads
 
 SAMPLES = 1000
 """Number of posterior samples of a prediction."""
@@ -114,8 +113,8 @@ class Head(ClassifierMixin, BaseEstimator):
         """Fit the head and its calibration.
 
         Args:
-            X: (N, D) features in any unit; they are standardised internally. Or a list of B tables (n, D),
-                one for each bag, without `bags`.
+            X: (N, D) features in any unit; they are standardised internally. Or, without `bags`, the tables
+                (n, D) of B bags: a list, Series or object array of them, or an array (B, n, D).
             bags: offsets (B + 1,) or the bag of each row (N,); for a list without `labels`, the labels.
             labels: (B,) in {0, 1}, in the order of the list, of the offsets, or of `np.unique(bags)`.
             validation: X, bags, labels of other scans, for early stopping and for calibration; bags is None
@@ -135,25 +134,30 @@ class Head(ClassifierMixin, BaseEstimator):
         settings, density, kernel = self._parts()
         bags, labels = labels_of_list(X, bags, labels)
         if labels is None:
-            raise DataError("labels must be given, one for each bag: fit(X, bags, labels), fit(X, labels=)")
-        train, _ = pack(X, bags, labels)
-        check_order(groups, bags, "groups")
+            raise DataError(
+                "labels must be given, one for each bag: fit(X, bags, labels); without bags X must be a list "
+                "of 2-D arrays"
+            )
+        train, _ = pack(X, bags, labels, groups=groups, calibrates=calibrates)
         names = column_names(X)
         held = None if validation is None else pack_held(validation)
         if validation is not None:
             check_columns(validation[0], names)
         check_both_labels(train, "training scans")
-        if kernel is None:
-            settings = choose_kernel(train, settings, patients=groups, density=density)
-        model, self.report_ = fit_calibrated(
-            train,
-            settings,
-            validation=held,
-            patients=groups,
-            calibrates=None if calibrates is None else torch.as_tensor(calibrates).nonzero().squeeze(1),
-            density=density,
-            kernel=kernel,
-        )
+        with few_threads(len(train.x)):
+            if kernel is None:
+                settings = choose_kernel(train, settings, patients=groups, density=density)
+            model, self.report_ = fit_calibrated(
+                train,
+                settings,
+                validation=held,
+                patients=groups,
+                calibrates=None
+                if calibrates is None
+                else torch.as_tensor(np.array(calibrates)).argwhere()[:, 0],
+                density=density,
+                kernel=kernel,
+            )
         model.feature_names = names
         self._adopt(model)
         return self
@@ -198,15 +202,19 @@ class Head(ClassifierMixin, BaseEstimator):
     def score(self, X: Tables, bags: Values | None = None, labels: Values | None = None) -> float:
         """Accuracy of `predict` over bags."""
         bags, labels = labels_of_list(X, bags, labels)
-        check_order(labels, bags, "labels")
-        return float(accuracy_score(np.asarray(labels), self.predict(X, bags)))
+        p = self._predictions(X, bags, labels)[0].scan_mean.numpy()
+        return float(accuracy_score(np.asarray(labels), p >= 0.5))
 
-    def _predictions(self, X: Tables, bags: Values | None) -> tuple[Predictions, np.ndarray]:
+    def _predictions(
+        self, X: Tables, bags: Values | None, labels: Values | None = None
+    ) -> tuple[Predictions, np.ndarray]:
         check_is_fitted(self, "model_")
         check_columns(X, self.model_.feature_names)
-        packed, order = pack(X, bags)
+        packed, order = pack(X, bags, labels)
         calibration = self.model_.calibration
-        return predict(self.model_, packed, samples=SAMPLES, calibration=calibration), order.numpy()
+        with few_threads(len(packed.x)):
+            predictions = predict(self.model_, packed, samples=SAMPLES, calibration=calibration)
+        return predictions, order.numpy()
 
     def save(self, folder: Path) -> None:
         """Write the fitted head to a folder, as safetensors and JSON.

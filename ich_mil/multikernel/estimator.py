@@ -31,11 +31,12 @@ from torch import Tensor
 from ich_mil.convergence import bulk_ess, r_hat
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.files import digest
+from ich_mil.gp.threads import few_threads
 from ich_mil.multikernel import storage
 from ich_mil.multikernel.chains import Chains, Proposal, SamplerSettings
 from ich_mil.multikernel.marginal import Method
 from ich_mil.multikernel.predictive import predict
-from ich_mil.multikernel.sources import JITTER, Source, Sources, fit_sources, named, one_hot
+from ich_mil.multikernel.sources import JITTER, Source, Sources, check_scans, fit_sources, named, one_hot
 
 R_HAT_LIMIT = 1.05
 """Above it the chains disagree."""
@@ -122,16 +123,18 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
             UserWarning: the chains have not converged.
         """
         settings, device = self._settings(), torch.device(self.device)
+        check_scans(sources, y)
         self.classes_, hot = one_hot(y, device)
         self._sources, self._S = fit_sources(
             sources, self.kernels, hot.shape[1], normalise=self.normalise, device=device
         )
         self.source_names_ = [source.name for source in self._sources]
-        chains = Chains(self._S, hot, settings)
-        if self.checkpoint is None:
-            chains.run()
-        else:
-            self._run_with_checkpoint(chains, hot, Path(self.checkpoint))
+        with few_threads(hot.shape[1]):
+            chains = Chains(self._S, hot, settings)
+            if self.checkpoint is None:
+                chains.run()
+            else:
+                self._run_with_checkpoint(chains, hot, Path(self.checkpoint))
         state = chains.state
         self.log_theta_ = chains.log_theta.cpu().numpy()
         place = torch.linspace(0, len(state["f_steps"]) - 1, max(1, PREDICT_DRAWS // settings.chains))
@@ -209,6 +212,7 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
             DataError: sources unlike those of `fit`.
         """
         check_is_fitted(self)
+        check_scans(sources)
         values = named(sources)
         if len(values) != len(self._sources):
             raise DataError(f"{len(values)} sources are given, the model has {len(self._sources)}")
@@ -225,13 +229,19 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
         if len(set(rows.values())) > 1:
             raise DataError(f"sources have different numbers of scans: {rows}")
         cross, own = (torch.stack(parts) for parts in zip(*pairs, strict=True))
-        mean, std = predict(self._theta, self._f, self._S, cross, own, seed=self.random_state)
+        with few_threads(n):
+            mean, std = predict(self._theta, self._f, self._S, cross, own, seed=self.random_state)
         return (mean.cpu().numpy(), std.cpu().numpy()) if return_std else mean.cpu().numpy()
 
     def predict(self, sources: Sources) -> np.ndarray:
         """The most probable class (m,)."""
         p = self.predict_proba(sources)
         return self.classes_[np.argmax(p, axis=1)]
+
+    def score(self, sources: Sources, y: Any, sample_weight: Any = None) -> float:
+        """Accuracy of `predict`."""
+        check_scans(sources, y)
+        return float(super().score(sources, y, sample_weight))
 
     def save(self, path: str | Path) -> None:
         """Write the fitted model to a safetensors file. Kernel objects are not written: see `load`."""
@@ -242,19 +252,11 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
             "theta": self._theta,
             "log_theta": torch.as_tensor(self.log_theta_),
         }
-        for h, source in enumerate(self._sources):
-            if source.x is not None and source.mean is not None and source.std is not None:
-                tensors |= {f"x.{h}": source.x, f"mean.{h}": source.mean, f"std.{h}": source.std}
+        stored = [source.stored(h) for h, source in enumerate(self._sources)]
+        tensors |= {name: part for own, _ in stored for name, part in own.items()}
         parameters = self.get_params(deep=False) | {"kernels": None, "checkpoint": None}
-        description = {
-            "parameters": parameters,
-            "classes": self.classes_.tolist(),
-            "sources": [
-                {"name": s.name, "scale": s.scale, "given": s.given, "precomputed": s.kernel is None}
-                for s in self._sources
-            ],
-            "acceptance": self.diagnostics_["acceptance"],
-        }
+        described = {"sources": [about for _, about in stored], "acceptance": self.diagnostics_["acceptance"]}
+        description = {"parameters": parameters, "classes": self.classes_.tolist()} | described
         storage.write(Path(path), MODEL, tensors, description)
 
     @classmethod
@@ -281,20 +283,13 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
         if not hasattr(kernels, "keys"):
             choices = dict(zip(model.source_names_, choices.values(), strict=False))
         model._sources = []
-        for h, one in enumerate(description["sources"]):
-            if one["precomputed"]:
-                model._sources.append(Source(one["name"], None, True, None, None, None, one["scale"]))
-                continue
-            x, choice = tensors[f"x.{h}"], choices.get(one["name"])
-            if one["given"] and choice is None:
-                raise ModelError(f"{path}: {one['name']} has a kernel of its own: load it with kernels=")
-            source, S = Source.fit(
-                one["name"], x, choice, normalise=model.normalise, device=torch.device("cpu")
-            )
-            if not torch.allclose(S, model._S[h], rtol=1e-6, atol=10 * JITTER):
-                raise ModelError(f"{path}: the kernel of {one['name']} is not that of the fit")
-            source.x, source.mean, source.std = x, tensors[f"mean.{h}"], tensors[f"std.{h}"]
-            source.scale, source.given = one["scale"], one["given"]
+        for h, about in enumerate(description["sources"]):
+            choice = choices.get(about["name"])
+            if about["given"] and not about["precomputed"] and choice is None:
+                raise ModelError(f"{path}: {about['name']} has a kernel of its own: load it with kernels=")
+            source, S = Source.restored(h, about, tensors, choice, normalise=model.normalise)
+            if S is not None and not torch.allclose(S, model._S[h], rtol=1e-6, atol=10 * JITTER):
+                raise ModelError(f"{path}: the kernel of {about['name']} is not that of the fit")
             model._sources.append(source)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ich_mil.errors import ConfigError, DataError
+from ich_mil.gp.tables import check_aligned, check_columns, column_names
 
 Sources = Mapping[str, Any] | Sequence[Any]
 
@@ -47,6 +48,17 @@ def named(sources: Sources, what: str = "sources") -> dict[str, Any]:
     if not by_name:
         raise DataError(f"{what} is empty; at least one source is needed")
     return by_name
+
+
+def check_scans(sources: Sources, y: Any = None) -> None:
+    """Raise `DataError` unless all sources, and the classes y, that are indexed are so in the same way."""
+    parts = []
+    for name, value in named(
+        sources
+    ).items():  # a pair: covariances with the training scans, and own variances
+        pair = isinstance(value, tuple | list) and len(value) == 2
+        parts += [(f"{name}[{k}]", part) for k, part in enumerate(value)] if pair else [(name, value)]
+    check_aligned(*parts, ("y", y))
 
 
 def _as_matrix(name: str, value: Any, device: torch.device) -> Tensor:
@@ -121,6 +133,7 @@ class Source:
         mean: of the columns (D,).
         std: likewise; 1 where a column is constant.
         scale: mean diagonal of the kernel matrix, by which it is divided.
+        columns: names of the columns of a DataFrame: features, or the training scans of a matrix.
     """
 
     name: str
@@ -130,6 +143,7 @@ class Source:
     mean: Tensor | None
     std: Tensor | None
     scale: float
+    columns: tuple[str, ...] | None
 
     @classmethod
     @torch.no_grad()
@@ -149,6 +163,8 @@ class Source:
             )
         kernel, mean, std, table = None, None, None, None
         if choice == "precomputed":
+            if isinstance(value, pd.DataFrame):
+                check_aligned((name, value), (f"{name}.T", value.T))
             S = x
         else:
             mean, std = x.mean(0), x.std(0, correction=0)
@@ -165,7 +181,7 @@ class Source:
             S = (S + S.mT) / 2
         _check_kernel_matrix(name, S)
         scale = float(S.diagonal().mean()) if normalise else 1.0
-        source = cls(name, kernel, choice is not None, table, mean, std, scale)
+        source = cls(name, kernel, choice is not None, table, mean, std, scale, column_names(value))
         S = S / scale
         return source, S + JITTER * S.diagonal().mean() * torch.eye(len(S)).to(S)
 
@@ -183,6 +199,7 @@ class Source:
                     f"{self.name}: is precomputed; give the kernel of new with training scans (m, n) and the "
                     "kernel of each new scan with itself (m,) as a pair"
                 )
+            check_columns(value[0], self.columns, self.name)
             cross = _as_matrix(self.name, value[0], device)
             own = _as_matrix(self.name, np.asarray(value[1])[:, None], device)[:, 0]
             if cross.shape != (len(own), n):
@@ -191,12 +208,35 @@ class Source:
                     f"has {tuple(cross.shape)}"
                 )
             return cross / self.scale, own / self.scale
+        check_columns(value, self.columns, self.name)
         x = _as_matrix(self.name, value, device)
         if x.shape[1] != len(self.mean):
             raise DataError(f"{self.name}: has {x.shape[1]} features, was fitted with {len(self.mean)}")
         x = (x - self.mean) / self.std
         own = self.kernel(x, diag=True)
         return self.kernel(x, self.x).to_dense() / self.scale, own / self.scale
+
+    def stored(self, h: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors, named by h, and description for a file; `restored` reads them."""
+        parts = {"x": self.x, "mean": self.mean, "std": self.std}
+        about = {name: getattr(self, name) for name in ("name", "scale", "given", "columns")}
+        tensors = {f"{name}.{h}": part for name, part in parts.items() if part is not None}
+        return tensors, about | {"precomputed": self.kernel is None}
+
+    @classmethod
+    def restored(
+        cls, h: int, about: dict[str, Any], tensors: dict[str, Tensor], choice: Any, *, normalise: bool
+    ) -> tuple[Self, Tensor | None]:
+        """The source of `stored`, and its matrix (n, n) from the kernel `choice`; None for a matrix."""
+        columns = tuple(about["columns"]) if about.get("columns") else None
+        if about["precomputed"]:
+            return cls(about["name"], None, True, None, None, None, about["scale"], columns), None
+        source, S = cls.fit(
+            about["name"], tensors[f"x.{h}"], choice, normalise=normalise, device=torch.device("cpu")
+        )
+        source.x, source.mean, source.std = (tensors[f"{name}.{h}"] for name in ("x", "mean", "std"))
+        source.scale, source.given, source.columns = about["scale"], about["given"], columns
+        return source, S
 
 
 def _default_kernel(width: int) -> gpytorch.kernels.Kernel:

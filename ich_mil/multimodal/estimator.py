@@ -27,6 +27,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ich_mil.errors import DataError
 from ich_mil.gp.bags import Values
+from ich_mil.gp.threads import few_threads
 from ich_mil.multimodal.inference.coefficients import Prior
 from ich_mil.multimodal.inference.gibbs import sample_posterior
 from ich_mil.multimodal.inference.laplace import laplace
@@ -138,22 +139,23 @@ class MultimodalMIL(BaseEstimator):
         prior = Prior(self.intercept_variance, self.slope_variance)
         model = Model(chunks, signs, columns, prior, [width + 1 for width in widths])
         generator = torch.Generator(self._device).manual_seed(self.random_state)
-        if self.method == "gibbs":
-            found = sample_posterior(
-                model, chains=self.chains, burn_in=self.burn_in, draws=self.draws, generator=generator
-            )
-            self.r_hat_, self.effective_samples_ = found.r_hat, found.effective_samples
-            self.posterior_ = Posterior.of_draws(found, self.samples)
-        else:
-            limits = {name: getattr(self, name) for name in ("restarts", "screen", "sweeps", "tolerance")}
-            fit = search(model, rows, **limits, generator=generator, whole=self.method == "variational")
-            self.bounds_, self.restart_bounds_ = np.array(fit.bounds[fit.best]), fit.final.numpy()
-            if self.method == "laplace":
-                found_modes = laplace(model, fit)
-                inner = [width + 1 for width in widths]
-                self.posterior_ = Posterior.of_modes(*found_modes, inner, self.samples, generator)
+        with few_threads(sum(len(one.x) for one in rows)):
+            if self.method == "gibbs":
+                found = sample_posterior(
+                    model, chains=self.chains, burn_in=self.burn_in, draws=self.draws, generator=generator
+                )
+                self.r_hat_, self.effective_samples_ = found.r_hat, found.effective_samples
+                self.posterior_ = Posterior.of_draws(found, self.samples)
             else:
-                self.posterior_ = Posterior.of_fit(fit, self.samples, generator)
+                limits = {name: getattr(self, name) for name in ("restarts", "screen", "sweeps", "tolerance")}
+                fit = search(model, rows, **limits, generator=generator, whole=self.method == "variational")
+                self.bounds_, self.restart_bounds_ = np.array(fit.bounds[fit.best]), fit.final.numpy()
+                if self.method == "laplace":
+                    found_modes = laplace(model, fit)
+                    inner = [width + 1 for width in widths]
+                    self.posterior_ = Posterior.of_modes(*found_modes, inner, self.samples, generator)
+                else:
+                    self.posterior_ = Posterior.of_fit(fit, self.samples, generator)
         self._adopt()
         score = plug_in(*self.posterior_.means, chunks, columns, len(names))
         if float(score[signs > 0].min()) > float(score[signs < 0].max()):
@@ -254,7 +256,8 @@ class MultimodalMIL(BaseEstimator):
     def _predictions(self, X: Sequence[Values], bags: Sequence[Values]) -> tuple[Predictions, np.ndarray]:
         rows, chunks, names = self._new_bags(X, bags)
         sizes = [len(one.x) for one in rows]
-        said = predict(self.posterior_, chunks, sizes, len(names), seed=self.random_state)
+        with few_threads(sum(sizes)):
+            said = predict(self.posterior_, chunks, sizes, len(names), seed=self.random_state)
         return said, names
 
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from ich_mil.errors import DataError
-from ich_mil.gp.bags import Values, check_columns, column_names
+from ich_mil.gp.bags import Values
+from ich_mil.gp.tables import check_aligned, check_columns, check_rows, column_names
 from ich_mil.multimodal.layout import Rows
 
 SHOWN = 5
@@ -102,7 +103,7 @@ def _features_of(x: Values, m: int, known: Scaling | None) -> Tensor:
     if table.ndim != 2 or table.shape[1] == 0 or np.iscomplexobj(values):
         raise DataError(f"modality {m}: X must be a table (N, D) of numbers, got shape {table.shape}")
     if known is not None:
-        check_columns(x, known.names)
+        check_columns(x, known.names, f"X[{m}]")
         if table.shape[1] != len(known.mean):
             raise DataError(
                 f"modality {m}: {table.shape[1]} features, the model was fitted to {len(known.mean)}"
@@ -159,19 +160,10 @@ def signs_of(labels: Values, names: np.ndarray) -> Tensor:
     """Labels (B,) as -1 and 1 in float64.
 
     Raises:
-        DataError: a bag has no label, or there are labels of other bags; a label is not 0 or 1; one class.
+        DataError: a bag has no label, or there are labels of other bags, or in another order; a label is not
+            0 or 1; one class.
     """
-    if isinstance(labels, pd.Series) and not isinstance(labels.index, pd.RangeIndex):
-        without = [name for name in names.tolist() if name not in labels.index]
-        if without:
-            raise DataError(
-                f"{len(without)} bag(s) have instances but no label: {_some(without)}; leave them out of "
-                "every modality"
-            )
-        if labels.index.tolist() != names.tolist():
-            raise DataError(
-                "labels are named by bag, in another order than np.unique's, or of other bags too"
-            )
+    check_aligned(("labels", labels), bags=names)
     values = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
     if values.shape != (len(names),):
         raise DataError(
@@ -209,6 +201,8 @@ def rows_of(
     _check_lists(X, bags, known)
     tables = [_features_of(x, m, known[m] if known else None) for m, x in enumerate(X)]
     names, numbers = _number_bags(tables, bags)
+    for m, (x, ids) in enumerate(zip(X, bags, strict=True)):
+        check_rows(x, ids, f"X[{m}]", f"bags[{m}]")
     scalings = list(known or ())
     if known is None:
         for m, (x, table) in enumerate(zip(X, tables, strict=True)):

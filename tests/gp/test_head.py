@@ -181,8 +181,8 @@ def bad_inputs():
     yield (x, text, labels), "named by text alone"
     yield (x[: offsets[8]], offsets[:9], labels[:8]), "5 folds .* 4 of one"
     yield (x, offsets, None), "labels must be given"
-    yield (x, None, labels), "give bags, or X as a list|X must be a table|X\\[0\\]"
-    yield ([], None, labels), "give bags, or X as a list"
+    yield (x, None, labels), "bags must be a list of 2-D arrays"
+    yield ([], None, labels), "bags must be a list of 2-D arrays"
     yield ([*listed[:3], listed[3][:, :2], *listed[4:]], None, labels), r"X\[3\] has 2 features"
     yield ([*listed[:3], broken[7:8], *listed[4:]], None, labels), r"row 0 of X\[3\]"
     yield (frames, None, labels), "columns b, a, c"
@@ -254,22 +254,6 @@ def test_arrays_may_be_tensors_or_pandas(store):
     expected = Head(**plain).fit(x, offsets, labels).predict_bag_proba(x, offsets)
     got = Head(**plain).fit(store(x), offsets, store(labels)).predict_bag_proba(store(x), offsets)
     np.testing.assert_allclose(got, expected, rtol=1e-10)  # products round by how memory is aligned
-
-
-def test_labels_named_in_another_order_are_refused():
-    x, offsets, labels = (part.numpy() for part in scans(30))
-    names = np.array([f"s{b}" for b in range(30)])  # np.unique: s0, s1, s10, ...
-    bags = np.repeat(names, np.diff(offsets))
-    named = pd.Series(labels, index=names)
-    head = Head(**SMALL, calibration="none")
-    with pytest.raises(DataError, match=r"named by bag, .* give labels\.loc\[np\.unique\(bags\)\]"):
-        head.fit(x, bags, named)
-    right = named.loc[np.unique(bags)]
-    with pytest.raises(DataError, match="labels are named by bag, in another order"):
-        head.fit(x, bags, right).score(x, bags, named)
-    expected = head.fit(x, bags, right.to_numpy()).model_.q_mean
-    assert torch.equal(head.fit(x, bags, right).model_.q_mean, expected)
-    head.fit(x, offsets, named)  # offsets name no bag
 
 
 def test_numbers_of_numpy_are_numbers():
