@@ -124,9 +124,12 @@ def test_a_second_run_prepares_what_is_missing(rsna_root, tmp_path, monkeypatch)
     lost = scan_file(tmp_path, first.scans.index[1])
 
     asked = []
-    monkeypatch.setattr(
-        module, "read_slice", lambda header, root: asked.append(header.path) or read_slice(header, root=root)
-    )
+
+    def reads(header, **options):
+        asked.append(header.path)
+        return read_slice(header, **options)
+
+    monkeypatch.setattr("ich_mil.sets.preparation.stack.read_slice", reads)
     prepare("rsna", rsna_root, tmp_path, jobs=1)
     assert asked == []
     lost.unlink()
