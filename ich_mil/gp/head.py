@@ -154,7 +154,7 @@ class Head(ClassifierMixin, BaseEstimator):
                 patients=groups,
                 calibrates=None
                 if calibrates is None
-                else torch.as_tensor(np.array(calibrates)).argwhere()[:, 0],
+                else torch.as_tensor(np.flatnonzero(np.asarray(calibrates))),
                 density=density,
                 kernel=kernel,
             )
