@@ -47,13 +47,14 @@ from ich_mil.model.training.resume import check_folder
 from ich_mil.model.training.training_sets import (
     has_single_slices,
     head_scans,
-    heads_only,
     in_slices,
+    learned_for,
     open_training,
     prepare_set,
     prepare_training,
     slice_labels_digest,
     trained_on,
+    training_boxes,
     training_extras,
     unseen_by_network,
 )
@@ -67,6 +68,7 @@ from ich_mil.sets.feature_files import contents
 from ich_mil.sets.features import FeatureSet, read_feature_table, read_unseen_table
 from ich_mil.sets.labels import name_some
 from ich_mil.sets.splits import (
+    SPLIT_COLUMNS,
     check_current,
     check_same,
     check_unseen,
@@ -202,7 +204,11 @@ def _divide(config: RunConfig, scans: pd.DataFrame) -> pd.DataFrame:
     else:
         shares = {"validation": config.split.validation, "test": config.split.test}
         with named(config.train.path):
-            splits = draw_splits(scans, **shares, seed=config.seed)
+            boxed = scans.index.isin(learned_for(config, "boxes"))
+            splits = draw_splits(scans[~boxed], **shares, seed=config.seed)
+        if boxed.any():  # no label of these is learned: none is held out
+            alone = scans[boxed].rename_axis("scan").reset_index().assign(split="train")
+            splits = pd.concat([splits, alone[SPLIT_COLUMNS]], ignore_index=True)
     if not (splits.split == "validation").any() and config.head.calibration != "none":
         learn = splits[splits.split == "train"]
         labels = torch.tensor(learn.label.tolist())
@@ -241,6 +247,7 @@ def _cnn_features(
     config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame, ranks: Ranks, start: AttentionCnn | None
 ) -> FeatureSet:
     """Train and freeze the CNN, and compute the features of all scans of the split."""
+    without = learned_for(config, "boxes")
     if (config.out / "cnn.json").is_file():
         model = load_cnn(config.out)
     else:
@@ -248,13 +255,15 @@ def _cnn_features(
 
         model = fit_cnn(
             prepared,
-            splits[~splits.scan.isin(heads_only(config))],
+            splits[~splits.scan.isin(learned_for(config, "heads"))],
             config.out / "cnn",
             encoder=config.encoder,
             cnn=config.cnn,
             training=config.training,
             seed=config.seed,
             in_slices=in_slices(config),
+            unlearned=without,
+            boxes=training_boxes(config),
             start=start,
         )
         if ranks.first:
@@ -263,7 +272,7 @@ def _cnn_features(
         config.out / "features" / "train.safetensors",
         model.to(device()),
         prepared,
-        splits.scan.tolist(),
+        splits.scan[~splits.scan.isin(without)].tolist(),
         workers=config.training.workers,
     )
 
