@@ -70,9 +70,10 @@ def label_reports(
         rules = default_rules().with_terms(seeds)
         statements = read_sentences(reports, None if rules is default_rules() else rules)
         labels = label_scans(statements)
+        english = any(label.reason != "language" for label in labels)
         if (out / CORRECTIONS).is_file():
             labels = correct(labels, read_corrections(out / CORRECTIONS, labels))
-        terms, keywords = _terms(reports, seeds, source)
+        terms, keywords = _terms(reports, seeds, source, english=english)
         page = ReportsPage(
             title=source.name,
             scans=_shown(labels, statements),
@@ -99,11 +100,17 @@ def label_reports(
     return labels
 
 
-def _terms(reports: Sequence[Report], seeds: Sequence[str], source: Path) -> tuple[pd.DataFrame, list[str]]:
+def _terms(
+    reports: Sequence[Report], seeds: Sequence[str], source: Path, *, english: bool
+) -> tuple[pd.DataFrame, list[str]]:
     """Table of candidate terms, and the selected key terms."""
     texts = [report.text for report in reports]
     used = {word for text in texts for word in split_words(text)}
     known = [seed for seed in seeds if used.issuperset(split_words(seed))]
+    if not known and not english:
+        raise DataError(
+            f"{source}: none of its {len(texts)} reports is in English; give a translation of them"
+        )
     if not known:
         raise DataError(f"{source}: no report has a seed ({', '.join(seeds)}); name words that they use")
     for seed in sorted(set(seeds) - set(known)):

@@ -16,7 +16,7 @@ findings: `present`, `uncertain`, `absent`, `other`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, get_args
 
@@ -27,6 +27,7 @@ from ich_mil.radiology_text.language.reach import (
     cue,
     inside,
     kinds_of,
+    measured,
     outside,
     placed,
     presupposed,
@@ -41,6 +42,7 @@ Reason = Literal["", "hedged", "implied", "unread"]
 _STRENGTH: tuple[Label, ...] = ("present", "uncertain", "absent", "other")
 _OWN: dict[str, Label] = {"absent": "absent", "implied": "uncertain", "history": "other"}
 _AGES = frozenset({"acute", "recent", "posttraumatic", "traumatic"})
+_OTHER_STUDY = frozenset({"mri", "mr", "prior", "previous", "earlier", "outside", "initial", "yesterday"})
 _SHOWN = ("strong", "shown", "place")
 
 
@@ -127,7 +129,14 @@ def classify(sentence: str, rules: Rules | None = None) -> Verdict:
 
 def _judge(clause: Clause, names: set[int]) -> list[_Mention]:
     """Label the findings of a clause."""
-    return [_judge_one(one, clause, names) for one in clause.matches if one.of(*FINDINGS) or _own(one)]
+    findings = [match for match in clause.matches if match.of(*FINDINGS) or _own(match)]
+    mentions = [_judge_one(match, clause, names) for match in findings]
+    hedged = next((mention for mention in reversed(mentions) if mention.reason == "hedged"), None)
+    for i, mention in enumerate(mentions):
+        collection = clause.words[mention.match.end - 1].startswith(("collection", "fluid"))
+        if hedged and collection and mention.label == "present" and mention.match.end <= hedged.match.start:
+            mentions[i] = replace(hedged, match=mention.match)  # its nature is the hedged blood after it
+    return mentions
 
 
 def _own(match: Match) -> Label | None:
@@ -137,6 +146,8 @@ def _own(match: Match) -> Label | None:
 
 def _judge_one(match: Match, clause: Clause, names: set[int]) -> _Mention:
     if label := _own(match):
+        if label == "absent" and (doubt := next(iter(clause.of("doubt", "uncertain")), None)):
+            return _Mention("uncertain", match, doubt, "unread")  # "non-hemorrhagic infarct is not excluded"
         return _Mention(label, match, reason="implied" if label == "uncertain" else "")
     absent, how = cue(match, clause, "absent", "gone")
     implied, implies = cue(match, clause, "implied")
@@ -163,7 +174,7 @@ def _judge_one(match: Match, clause: Clause, names: set[int]) -> _Mention:
     if (implied and implies == "yes") or (absent and how == "yes" and cue(match, clause, "rest")[0]):
         return _Mention("uncertain", match, implied or absent, "implied")
     if absent and how == "yes":
-        clear = _is_clear(clause, names)
+        clear = _is_clear(clause, names) and not measured(match, clause)
         return _Mention("absent", match, absent) if clear else _Mention("uncertain", match, absent, "unread")
     if hedge := cue(match, clause, "uncertain")[0] or _hedged(match, clause):
         return _Mention("uncertain", match, hedge, "hedged")
@@ -234,10 +245,18 @@ def part_of(heading: str) -> Denied:
 
 def _denied(mentions: Sequence[tuple[_Mention, tuple[str, ...]]], words: Sequence[str]) -> Denied:
     """The widest negation among the absent findings."""
-    cued = [(one.cue, one.match, kinds) for one, kinds in mentions if one.cue and not one.cue.of("gone")]
+    cued = [(one.cue, one.match, kinds) for one, kinds in mentions if one.cue and not _is_gone(one, words)]
     wide = [(cue_, match) for cue_, match, kinds in cued if not kinds]
     if any(not _AGES & set(words[cue_.end : match.start]) for cue_, match in wide):
         return "any"
     if wide or len({kind for _, _, kinds in cued for kind in kinds}) > 1:
         return "acute"
-    return "gone" if any(one.cue and one.cue.of("gone") for one, _ in mentions) else "part"
+    return "gone" if any(_is_gone(one, words) for one, _ in mentions) else "part"
+
+
+def _is_gone(mention: _Mention, words: Sequence[str]) -> bool:
+    """Whether a bleed of another examination is not in this one ("the hematoma on the MRI is not seen")."""
+    if mention.cue is None:
+        return False
+    between = words[mention.match.end : mention.cue.start]
+    return bool(mention.cue.of("gone")) or not _OTHER_STUDY.isdisjoint(between)

@@ -10,7 +10,7 @@ from ich_mil.radiology_text.context import LABELS, classify
 from ich_mil.radiology_text.rules import default_rules
 
 SENTENCES = pd.read_csv(Path(__file__).with_name("sentences.csv"), keep_default_na=False)
-"""`later` ones were written after the rules, in the form of the public ones; 74 of 82 were right at once."""
+"""`later` ones were written after the rules; 74 of the first 82 were right at once."""
 
 
 @pytest.mark.parametrize(("label", "sentence"), SENTENCES[["label", "sentence"]].values.tolist())
@@ -52,6 +52,7 @@ def test_kinds_of_what_is_there(sentence, kinds):
         ("No subarachnoid hemorrhage.", "part"),
         ("Non-hemorrhagic infarct.", "part"),
         ("The subdural hematoma has resolved.", "gone"),
+        ("The subdural hematoma on the MRI is not identified.", "gone"),
         ("The subdural hematoma has resolved; no hemorrhage.", "any"),
         ("Small subdural hematoma.", ""),
     ],

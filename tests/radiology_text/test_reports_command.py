@@ -104,6 +104,16 @@ def test_errors_are_one_line_without_text(table, tmp_path, capsys, words):
     assert not (tmp_path / "out").exists()
 
 
+def test_texts_of_another_language_are_named(tmp_path, capsys):
+    path = tmp_path / "berichte.csv"
+    path.write_text("report,text\nA,Keine intrakranielle Blutung.\nB,Kleines Subduralhämatom rechts.\n")
+    assert run(path, tmp_path / "out") == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "berichte.csv" in told
+    assert "English" in told
+
+
 def test_page_is_offline_and_escapes_hostile_texts():
     scans = [
         ShownScan(

@@ -45,7 +45,7 @@ class Clause:
     def of(self, *roles: str, low: int = 0, high: int | None = None) -> list[Match]:
         """Matches with one of these roles within words `low` to `high`."""
         high = len(self.words) if high is None else high
-        return [one for one in self.matches if low <= one.start and one.end <= high and one.of(*roles)]
+        return [span for span in self.matches if low <= span.start and span.end <= high and span.of(*roles)]
 
 
 def clauses(words: Sequence[str], matches: Sequence[Match]) -> Iterator[Clause]:
@@ -82,32 +82,31 @@ def cue(match: Match, clause: Clause, *roles: str) -> tuple[Match | None, Reach]
     """
     best: Match | None = None
     how: Reach = "no"
-    for one in clause.of(*roles):
-        for rule in one.of(*roles):
+    for cue_ in clause.of(*roles):
+        for rule in cue_.of(*roles):
             if (
-                one is match
-                or one.of("shown")
-                or (best is not None and _gap(match, one) >= _gap(match, best))
+                cue_ is match
+                or cue_.of("shown")
+                or (best is not None and _gap(match, cue_) >= _gap(match, best))
             ):
                 continue
-            reach = _reach(one, rule, match, clause)
-            if reach != "no":
-                best, how = one, reach
+            if (reach := _reach(cue_, rule, match, clause)) != "no":
+                best, how = cue_, reach
     return best, how
 
 
-def _reach(one: Match, rule: Rule, match: Match, clause: Clause) -> Reach:
-    if rule.scope is not None and _gap(match, one) > rule.scope:
+def _reach(cue_: Match, rule: Rule, match: Match, clause: Clause) -> Reach:
+    if rule.scope is not None and _gap(match, cue_) > rule.scope:
         return "no"
-    before = one.end <= match.start
+    before = cue_.end <= match.start
     if rule.side not in ("before" if before else "after", "both"):
         return "no"
-    low, high = (one.end, match.start) if before else (match.end, one.start)
+    low, high = (cue_.end, match.start) if before else (match.end, cue_.start)
     for end in clause.of("ends", low=low, high=high):
         if any(other.side == "both" or before for other in end.of("ends")):
             return "no"
     if rule.role in ("absent", "gone", "implied"):
-        return _along(one, match, clause) if before else _back(one, match, clause)
+        return _along(cue_, match, clause) if before else _back(cue_, match, clause)
     return (
         "no"
         if before and any(m.of("relation")[0].side for m in clause.of("relation", low=low, high=high))
@@ -115,9 +114,9 @@ def _reach(one: Match, rule: Rule, match: Match, clause: Clause) -> Reach:
     )
 
 
-def _along(one: Match, match: Match, clause: Clause) -> Reach:
+def _along(cue_: Match, match: Match, clause: Clause) -> Reach:
     """How a negation reaches a finding after it."""
-    words, low, high = clause.words, one.end, match.start
+    words, low, high = clause.words, cue_.end, match.start
     marks = [i for i in range(low, high) if words[i] in _SEPARATORS]
     verbs = clause.of("verb", low=low, high=high)
     if verbs:
@@ -142,7 +141,7 @@ def _along(one: Match, match: Match, clause: Clause) -> Reach:
         return "yes" if words[marks[-1]] in ("or", "nor") and first in ("a", "an") else "no"
     if not _modifies(clause, start, high):
         return "unread"
-    if not marks or words[marks[-1]] in ("or", "nor", "/") or words[one.start] == "neither":
+    if not marks or words[marks[-1]] in ("or", "nor", "/") or words[cue_.start] == "neither":
         return "yes"
     sized, told = bool(clause.of("strong", low=start, high=high)), is_told(match, clause)
     if words[marks[-1]] in ("and", "&"):
@@ -161,14 +160,13 @@ def _takes(relation: Match, clause: Clause) -> bool:
 
 def _bound(clause: Clause, low: int, marks: Sequence[int]) -> bool:
     """Whether the item before the last separator is bound to a definite noun ("edema around the mass or")."""
-    start = marks[-2] + 1 if len(marks) > 1 else low
-    related = clause.of("relation", low=start, high=marks[-1])
+    related = clause.of("relation", low=marks[-2] + 1 if len(marks) > 1 else low, high=marks[-1])
     return any(clause.words[m.end] in _DEFINITE for m in related)
 
 
-def _back(one: Match, match: Match, clause: Clause) -> Reach:
+def _back(cue_: Match, match: Match, clause: Clause) -> Reach:
     """How a negation reaches a finding before it."""
-    words, low, high = clause.words, match.end, one.start
+    words, low, high = clause.words, match.end, cue_.start
     if words[high] == ":":
         return "no" if ":" in words[low:high] else "yes"
     marks = [i for i in range(low, high) if words[i] in _SEPARATORS]
@@ -214,9 +212,19 @@ def is_told(match: Match, clause: Clause) -> bool:
     return bool(after) or any(word[0].isdigit() for word in clause.words[match.end : high])
 
 
+def measured(match: Match, clause: Clause) -> bool:
+    """Whether the finding has a size ("no hemorrhage measuring 3 cm": "now" misheard for "no")."""
+    rest = list(clause.words[match.end : clause.end])
+    verb = next((i for i, word in enumerate(rest) if word in ("measuring", "measures")), None)
+    if verb is None or not any(word[0].isdigit() for word in rest[verb + 1 : verb + 4]):
+        return False
+    between = rest[: max(verb - 2, 0)] + [word for word in rest[max(verb - 2, 0) : verb] if word != ","]
+    return not any(word in _SEPARATORS - {"/"} or word[0].isdigit() for word in between)
+
+
 def _modifies(clause: Clause, low: int, high: int) -> bool:
     """Whether words `low` to `high` are modifiers of a noun."""
-    covered = {i for one in clause.of(*_MODIFIERS) for i in range(one.start, one.end)}
+    covered = {i for modifier in clause.of(*_MODIFIERS) for i in range(modifier.start, modifier.end)}
     for i in range(low, high):
         word = clause.words[i]
         adjective = not is_known(word) and word.isascii() and word.endswith(_ADJECTIVE)
@@ -233,12 +241,12 @@ def _modifies(clause: Clause, low: int, high: int) -> bool:
 def placed(match: Match, clause: Clause, role: str) -> Match | None:
     """The nearest location match with the given role, within its scope and not separated from the finding."""
     near = [
-        one
-        for one in clause.of(role)
-        if any(_gap(match, one) <= (rule.scope or 0) for rule in one.of(role))
-        and not _parted(one, match, clause)
+        location
+        for location in clause.of(role)
+        if any(_gap(match, location) <= (rule.scope or 0) for rule in location.of(role))
+        and not _parted(location, match, clause)
     ]
-    return min(near, key=lambda one: _gap(match, one), default=None)
+    return min(near, key=lambda location: _gap(match, location), default=None)
 
 
 def outside(match: Match, clause: Clause) -> Match | None:
@@ -255,8 +263,8 @@ def outside(match: Match, clause: Clause) -> Match | None:
 
 def inside(match: Match, clause: Clause) -> Match | None:
     """The nearest intracranial location."""
-    places = [one for one in clause.of("site", "kind", "place") if one is not match]
-    return min(places, key=lambda one: _gap(match, one), default=None)
+    places = [location for location in clause.of("site", "kind", "place") if location is not match]
+    return min(places, key=lambda location: _gap(match, location), default=None)
 
 
 def kinds_of(match: Match, clause: Clause, *, absent: bool = False) -> tuple[str, ...]:
@@ -266,17 +274,17 @@ def kinds_of(match: Match, clause: Clause, *, absent: bool = False) -> tuple[str
     another finding, else from its location. A comma or conjunction parts a location from an absent finding.
     """
     own = [kind for rule in match.rules if rule.role in FINDINGS for kind in rule.kinds]
-    findings = [one for one in clause.matches if one.of(*FINDINGS) or one is match]
+    findings = [other for other in clause.matches if other.of(*FINDINGS) or other is match]
     for role in ("kind", "place"):
         if own:
             break
-        for one in clause.of(role):
-            nearest = min(findings, key=lambda found: _gap(found, one))
-            between = clause.words[min(nearest.end, one.end) : max(nearest.start, one.start)]
-            listed = role == "kind" and one.end <= match.start  # "subdural or subarachnoid hemorrhage"
+        for location in clause.of(role):
+            nearest = min(findings, key=lambda other: _gap(other, location))
+            between = clause.words[min(nearest.end, location.end) : max(nearest.start, location.start)]
+            listed = role == "kind" and location.end <= match.start  # "subdural or subarachnoid hemorrhage"
             apart = absent and not listed and not _SEPARATORS.isdisjoint(between)
-            if nearest is match and _gap(nearest, one) <= _NEAR and not apart:
-                own += [kind for rule in one.of(role) for kind in rule.kinds]
+            if nearest is match and _gap(nearest, location) <= _NEAR and not apart:
+                own += [kind for rule in location.of(role) for kind in rule.kinds]
     return tuple(own)
 
 

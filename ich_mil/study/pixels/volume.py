@@ -8,6 +8,7 @@ Legend: `n` slices, `H, W` pixels.
 
 import gzip
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from ich_mil.study.files.nifti import grid_of, open_nifti
 from ich_mil.study.files.refusal import refusal, refusal_of
 from ich_mil.study.pixels.hounsfield import has_air
 from ich_mil.study.pixels.padding import AIR
+
+if TYPE_CHECKING:
+    from nibabel.arrayproxy import ArrayProxy
 
 
 def read_volume(path: Path) -> tuple[np.ndarray, tuple[tuple[Code, str], ...]]:
@@ -31,9 +35,9 @@ def read_volume(path: Path) -> tuple[np.ndarray, tuple[tuple[Code, str], ...]]:
     grid, _ = grid_of(path, image)
     down, across = grid.steps
     try:
-        if path.suffix.lower() == ".gz":
-            _check_sum(path)
-        stored = np.asanyarray(voxels.get_unscaled()).reshape(grid.shape, order="F")
+        packed = path.suffix.lower() == ".gz"
+        stored = _inflated(path, voxels) if packed else np.asanyarray(voxels.get_unscaled())
+        stored = stored.reshape(grid.shape, order="F")
     except Exception as error:  # of nibabel, gzip or zlib
         raise refusal_of(path, error, failed="voxels cannot be read") from error
     stored = stored.transpose(grid.axes)[:, ::down, ::across]  # (n, H, W)
@@ -53,8 +57,15 @@ def read_volume(path: Path) -> tuple[np.ndarray, tuple[tuple[Code, str], ...]]:
     return volume, ((Code.PADDING, detail),) if n_lost else ()
 
 
-def _check_sum(path: Path) -> None:
-    """Raise an error if the content of a gzip file does not have its check sum, which nibabel ignores."""
-    with gzip.open(path) as inflated:
-        while inflated.read(1 << 20):
+def _inflated(path: Path, voxels: "ArrayProxy") -> np.ndarray:
+    """Stored values of a `.nii.gz` file.
+
+    The file is read to its end, where gzip compares the check sum. nibabel stops at the last voxel.
+    """
+    from nibabel.volumeutils import array_from_file
+
+    with gzip.open(path) as file:
+        stored = array_from_file(voxels.shape, voxels.dtype, file, voxels.offset)
+        while file.read(1 << 20):
             pass
+    return np.asanyarray(stored)
