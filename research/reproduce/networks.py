@@ -56,7 +56,10 @@ def network_sections(
     table = pd.concat(parts, ignore_index=True)
     write_csv(folder / "networks.csv", table)
     for place, rows in table.groupby(["scored", "width"], sort=False):
-        parts = [wide(own).assign(network=network) for network, own in rows.groupby("network", sort=False)]
+        parts = []
+        for network, own in rows.groupby("network", sort=False):
+            parts.append(wide(own))
+            parts[-1].insert(0, "network", network)
         yield Section(
             "Each network and their average on {}, D={}".format(*place),
             "Scan probabilities with one network's features, and the mean of these probabilities; 95 % "

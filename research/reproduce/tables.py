@@ -54,15 +54,15 @@ def metrics_over_seeds(
 def facts_of(config: ProtocolConfig) -> list[str]:
     """Facts about the run, and explanations of the numbers."""
     split = [one for one in config.sets if one.one_split]
-    validated = "validation (early stopping, calibration)"
+    validated = ", validation (early stopping, calibration)"
     return [
         f"ich_mil {__version__}, settings {config.hash}",
         f"heads: {', '.join(config.heads)}, M = {', '.join(map(str, config.n_inducing))}; "
         f"analysed in detail: {config.main}, M = {config.main_inducing}",
         *(_fold_facts(config) if len(split) < len(config.sets) else ()),
         *(
-            f"{one.name}: one split into training{', ' + validated if one.kind == 'pictures' else ''} and test scans; "
-            f"seeds {', '.join(map(str, one.cnn_seeds))} (of the network and k-means)"
+            f"{one.name}: one split into training{'' if one.test else validated} and test scans; seeds "
+            f"{', '.join(map(str, one.cnn_seeds))} (of the network and k-means)"
             for one in split
         ),
         "every fitted head and M is shown; the heads' defaults were chosen in earlier work that had seen the "
