@@ -57,9 +57,9 @@ def network_sections(
     write_csv(folder / "networks.csv", table)
     for place, rows in table.groupby(["scored", "width"], sort=False):
         parts = []
-        for network, own in rows.groupby("network", sort=False):
+        for name, own in rows.groupby("network", sort=False):
             parts.append(wide(own))
-            parts[-1].insert(0, "network", network)
+            parts[-1].insert(0, "network", name)
         yield Section(
             "Each network and their average on {}, D={}".format(*place),
             "Scan probabilities with one network's features, and the mean of these probabilities; 95 % "
