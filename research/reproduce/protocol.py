@@ -25,7 +25,8 @@ USED_BY: dict[str, set[SetKind]] = {
     "external_name": {"features", "pictures"},
     "findings": {"features", "pictures"},
     "scans": {"pictures"},
-    "cnn_seeds": {"pictures"},
+    "test": {"features"},
+    "cnn_seeds": {"features", "pictures"},
     "widths": {"pictures"},
 }
 """Kinds of set to which each optional setting applies."""
@@ -57,8 +58,11 @@ class BenchmarkSet(BaseModel):
         external: features of an external set (`features` only), scored by heads fitted to all of `root`.
         external_name: name of the external set.
         findings: `reads.csv` of CQ500, for subtypes and reader disagreement in the external set.
+        test: features of the test scans of a published split (`features` only). Heads are then fitted to all
+            of `root` but these scans, without folds.
         scans: CSV with columns scan,split (train, validation, test) that lists the scans of `pictures`.
-        cnn_seeds: seeds of the networks of `pictures`.
+        cnn_seeds: seeds of the networks of `pictures`; with `test`, of the networks that made the features,
+            written as `{seed}` in the paths.
         widths: numbers of features of the networks of `pictures`.
     """
 
@@ -72,6 +76,7 @@ class BenchmarkSet(BaseModel):
     external: str = ""
     external_name: str = "external"
     findings: str = ""
+    test: str = ""
     scans: str = ""
     cnn_seeds: Distinct = [0]
     widths: Distinct = [8]
@@ -87,24 +92,32 @@ class BenchmarkSet(BaseModel):
             raise ValueError(f"the name {self.name!r} is taken; choose another")
         if file_stem(self.external_name) in ("held_out", "train", "validation", "test"):
             raise ValueError(f"external_name {self.external_name!r} is taken; choose another")
-        if self.components and self.external:
-            raise ValueError("components cannot be combined with an external set")
+        if self.components and (self.external or self.test):
+            raise ValueError("components cannot be combined with an external or a test set")
+        if self.kind == "features" and "cnn_seeds" in self.model_fields_set and not self.test:
+            raise ValueError("cnn_seeds of features need a test set")
         if self.findings and not (self.external or self.kind == "pictures"):
             raise ValueError("findings need an external set")
         return self
 
     @property
+    def one_split(self) -> bool:
+        """Whether all networks share one split into training and test scans, without folds."""
+        return self.kind == "pictures" or bool(self.test)
+
+    @property
     def published(self) -> dict[str, str]:
         """Protocol in `published.csv` of the held-out ('') and of the external scans."""
+        if self.one_split:
+            return {"": "rsna-1150", self.external_name: "rsna-1150-cq500"}
         if self.kind == "features":
             return {"": "rsna-150", self.external_name: "rsna-150-cq500"}
-        if self.kind == "pictures":
-            return {"": "rsna-1150", self.external_name: "rsna-1150-cq500"}
         return {"": "five-splits"}
 
-    def path(self, what: str) -> Path:
-        """Expanded path of `root`, `external`, `findings` or `scans`."""
-        return Path(os.path.expandvars(getattr(self, what))).expanduser()
+    def path(self, what: str, *, seed: int = 0) -> Path:
+        """Expanded path of `root`, `external`, `test`, `findings` or `scans`, of the network `seed`."""
+        written = getattr(self, what).replace("{seed}", str(seed))
+        return Path(os.path.expandvars(written)).expanduser()
 
 
 class ProtocolConfig(BaseModel):

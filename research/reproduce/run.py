@@ -31,7 +31,9 @@ from ich_mil.kernels.segments import take_bags
 from ich_mil.progress import progress, say
 from ich_mil.ranks import device
 from ich_mil.sets.features import FeatureSet
+from ich_mil.sets.labels import UNKNOWN
 from research.reproduce.analyses import analyse
+from research.reproduce.networks import network_sections
 from research.reproduce.page import Chapter, write_page
 from research.reproduce.protocol import BenchmarkSet, ProtocolConfig
 from research.reproduce.scored_set import ScoredSet
@@ -107,10 +109,11 @@ def models_of(config: ProtocolConfig) -> list[Model]:
 def _check_inputs(config: ProtocolConfig) -> None:
     """Check that all input files and packages exist, before anything is fitted."""
     for one in config.sets:
-        for what in ("root", "external", "findings", "scans"):
+        for what in ("root", "external", "test", "findings", "scans"):
             named = what == "root" and one.kind == "pictures"  # may be the name of a shipped configuration
-            if getattr(one, what) and not named and not one.path(what).exists():
-                raise DataError(f"set {one.name!r}: {what} {one.path(what)}: no such file or folder")
+            for path in {one.path(what, seed=seed) for seed in one.cnn_seeds}:
+                if getattr(one, what) and not named and not path.exists():
+                    raise DataError(f"set {one.name!r}: {what} {path}: no such file or folder")
     if config.attention_mil:
         attention_model()  # raises if torchmil is not installed
 
@@ -129,7 +132,7 @@ def _gather(
 ) -> dict[tuple[str, int], _SeedScores]:
     """Scores of a model by scored set and width, with the held-out folds of a seed joined.
 
-    `home` are the bags that are divided into folds, in their order; None for pictures.
+    `home` are the bags that are divided into folds, in their order; None for one split.
     """
     parts: dict[tuple[str, int, int], list[tuple[FeatureSet, Scores, float]]] = defaultdict(list)
     for task in tasks:
@@ -153,6 +156,9 @@ def _in_order(whole: FeatureSet, pieces: list[tuple[FeatureSet, Scores]]) -> Sco
         scans = torch.tensor([place[scan] for scan in features.scans])
         slices = take_bags(whole.offsets, scans)[0]
         for name in ARRAYS:
+            # slices without a label are not measured, and runs of the CNN may have different numbers of them
+            if name == "slice" and (whole.slice_labels == UNKNOWN).all():
+                continue
             if (values := getattr(scores, name)) is not None:
                 rows, size = (scans, whole.n_scans) if name in OF_SCANS else (slices, len(whole.x))
                 joined.setdefault(name, np.full(size, np.nan))[rows] = values
@@ -164,7 +170,7 @@ def _measure(
     one: BenchmarkSet, tasks: list[Task], models: list[Model], config: ProtocolConfig
 ) -> list[Chapter]:
     """Write `results.csv` of a set and run the detailed analyses of its main head."""
-    home = None if one.kind == "pictures" else read_bags(one, config)
+    home = None if one.one_split else read_bags(one, config)
     runs = {model: _gather(home, tasks, model, config) for model in models}
     folder = config.out / one.name
     units = [(model, place) for place in runs[main_model(config)] for model in models]
@@ -174,8 +180,12 @@ def _measure(
     tables = list(progress(made, total=len(units), what=f"{one.name}: metrics", unit="table"))
     results = pd.concat(tables, ignore_index=True)
     write_csv(folder / "results.csv", results)
+    sections = list(result_sections(one, results, folder, config))
+    if len(one.cnn_seeds) > 1:
+        scans = {model: {at: (run.bags, run.scores) for at, run in runs[model].items()} for model in models}
+        sections += network_sections(one, scans, folder, config)
     analyses = [analyse(scored) for scored in _scored_sets(one, runs, tasks[0].ledgers, folder, config)]
-    return [Chapter(one.name, list(result_sections(one, results, folder, config))), *analyses]
+    return [Chapter(one.name, sections), *analyses]
 
 
 def _rows(model: Model, name: str, width: int, run: _SeedScores, config: ProtocolConfig) -> pd.DataFrame:

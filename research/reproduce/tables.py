@@ -53,16 +53,17 @@ def metrics_over_seeds(
 
 def facts_of(config: ProtocolConfig) -> list[str]:
     """Facts about the run, and explanations of the numbers."""
-    pictures = [one for one in config.sets if one.kind == "pictures"]
+    split = [one for one in config.sets if one.one_split]
+    validated = ", validation (early stopping, calibration)"
     return [
         f"ich_mil {__version__}, settings {config.hash}",
         f"heads: {', '.join(config.heads)}, M = {', '.join(map(str, config.n_inducing))}; "
         f"analysed in detail: {config.main}, M = {config.main_inducing}",
-        *(_fold_facts(config) if len(pictures) < len(config.sets) else ()),
+        *(_fold_facts(config) if len(split) < len(config.sets) else ()),
         *(
-            f"{one.name}: one split into training, validation (early stopping, calibration) and test scans; "
-            f"seeds {', '.join(map(str, one.cnn_seeds))} (of the network and k-means)"
-            for one in pictures
+            f"{one.name}: one split into training{'' if one.test else validated} and test scans; seeds "
+            f"{', '.join(map(str, one.cnn_seeds))} (of the network and k-means)"
+            for one in split
         ),
         "every fitted head and M is shown; the heads' defaults were chosen in earlier work that had seen the "
         "public sets (research/RESULTS.md)",
@@ -74,7 +75,7 @@ def facts_of(config: ProtocolConfig) -> list[str]:
 
 
 def _fold_facts(config: ProtocolConfig) -> list[str]:
-    """Facts about the sets that are divided into folds, which are all but `pictures`."""
+    """Facts about the sets that are divided into folds."""
     return [
         f"held-out: {config.folds} folds by patient, stratified by label, seeds "
         f"{', '.join(map(str, config.seeds))} (of folds and k-means); each scan is scored by a head that has "

@@ -5,6 +5,8 @@ No scan and no patient is both trained on and scored in a task.
 * Tables of features and sets of bags: for each seed the bags are divided into folds by patient, stratified by
   label, and every fold is held out once (set `held-out`). With an external set, one more task is trained on
   all bags and scores the external set.
+* Tables of features with a test set: for each network, one task is trained on all bags but the test scans,
+  and scores these and the external set.
 * Pictures: a network is trained for each CNN seed and width, all on the same split. Its head is fitted to the
   training scans, calibrated on the validation scans, and scores the test scans and the external scans.
 """
@@ -27,7 +29,7 @@ from ich_mil.model.training.training_sets import in_slices, prepare_training
 from ich_mil.network.attention_cnn import CnnSettings
 from ich_mil.progress import say
 from ich_mil.sets.features import FeatureSet, read_feature_table
-from ich_mil.sets.labels import UNKNOWN
+from ich_mil.sets.labels import UNKNOWN, name_some
 from ich_mil.sets.splits import (
     SPLIT_COLUMNS,
     check_splits,
@@ -36,6 +38,7 @@ from ich_mil.sets.splits import (
     keys_of,
     load_splits,
     read_scan_list,
+    scan_keys,
     write_splits,
 )
 from research.reproduce.mil import digit_bags, project, read_mnist, read_musk
@@ -81,7 +84,11 @@ def tasks_of(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
         DataError: invalid data, or a patient that is both trained on and scored.
         ConfigError: an unsuitable training configuration.
     """
-    for task in _of_pictures(one, config) if one.kind == "pictures" else _of_bags(one, config):
+    if one.kind == "pictures":
+        tasks = _of_pictures(one, config)
+    else:
+        tasks = _of_networks(one) if one.test else _of_bags(one, config)
+    for task in tasks:
         learned = keys_of(task.train.table)
         if task.validation is not None:
             learned |= keys_of(task.validation.table)
@@ -121,6 +128,26 @@ def _of_bags(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:
             yield Task(one.name, learn.x.shape[1], seed, fold, learn, None, {HELD_OUT: held})
         if external is not None:
             yield Task(one.name, bags.x.shape[1], seed, -1, bags, None, {one.external_name: external})
+
+
+def _of_networks(one: BenchmarkSet) -> Iterator[Task]:
+    """One task for each network, all on the scans of a published split without leaks."""
+    for seed in one.cnn_seeds:
+        bags, test = (read_feature_table(one.path(what, seed=seed)) for what in ("root", "test"))
+        scored = {"test": test}
+        if one.external:
+            scored[one.external_name] = read_feature_table(one.path("external", seed=seed))
+        yield Task(one.name, bags.x.shape[1], seed, -1, _without(bags, test, one), None, scored)
+
+
+def _without(bags: FeatureSet, test: FeatureSet, one: BenchmarkSet) -> FeatureSet:
+    """Leave out the bags that share scan id, patient or slices with a test scan, and report them."""
+    held = keys_of(test.table).keys()
+    keys = {row[0]: scan_keys(*row) for row in bags.table[["patient", "content"]].itertuples()}
+    leaks = [scan for scan in bags.scans if keys[scan] & held]
+    if leaks:
+        say(f"{one.name}: {len(leaks)} training scans are test scans too, left out: {name_some(leaks)}")
+    return bags.select([scan for scan in bags.scans if not keys[scan] & held])
 
 
 def _of_pictures(one: BenchmarkSet, config: ProtocolConfig) -> Iterator[Task]:

@@ -174,6 +174,7 @@ PICTURES = {"name": "a", "kind": "pictures", "root": "x"}
         ({"sets": [PICTURES | {"components": 3}]}, "components is not used by kind 'pictures'"),
         ({"sets": [PICTURES | {"kind": "features", "external_name": "held out"}]}, "is taken"),
         ({"sets": [PICTURES | {"kind": "features", "findings": "y"}]}, "findings need an external set"),
+        ({"sets": [PICTURES | {"kind": "features", "cnn_seeds": [0, 1]}]}, "cnn_seeds of features need"),
     ],
 )
 def test_protocols_that_are_refused(place, tmp_path, change, message):
