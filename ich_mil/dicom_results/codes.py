@@ -48,4 +48,4 @@ DECISIONS = {
 }
 
 LOCATION = _own("LOCATION", "Probability of intracranial hemorrhage at this place")
-LOCATION_STD = _own("LOCATION-STD", "Standard deviation of the probability of hemorrhage at this place")
+LOCATION_STD = _own("LOCATION-STD", "Standard deviation of the probability of hemorrhage here")
