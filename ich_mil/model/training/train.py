@@ -68,7 +68,6 @@ from ich_mil.sets.feature_files import contents
 from ich_mil.sets.features import FeatureSet, read_feature_table, read_unseen_table
 from ich_mil.sets.labels import name_some
 from ich_mil.sets.splits import (
-    SPLIT_COLUMNS,
     check_current,
     check_same,
     check_unseen,
@@ -204,11 +203,7 @@ def _divide(config: RunConfig, scans: pd.DataFrame) -> pd.DataFrame:
     else:
         shares = {"validation": config.split.validation, "test": config.split.test}
         with named(config.train.path):
-            boxed = scans.index.isin(learned_for(config, "boxes"))
-            splits = draw_splits(scans[~boxed], **shares, seed=config.seed)
-        if boxed.any():  # no label of these is learned: none is held out
-            alone = scans[boxed].rename_axis("scan").reset_index().assign(split="train")
-            splits = pd.concat([splits, alone[SPLIT_COLUMNS]], ignore_index=True)
+            splits = draw_splits(scans, **shares, seed=config.seed)
     if not (splits.split == "validation").any() and config.head.calibration != "none":
         learn = splits[splits.split == "train"]
         labels = torch.tensor(learn.label.tolist())

@@ -175,9 +175,9 @@ def head_scans(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) ->
     calibration: bags of one slice would calibrate the probability of a slice. With fewer than `LEAST_WATCHED`
     such scans the head is fitted to both splits and calibrated on folds.
 
-    `features` are of all scans; `splits` has the columns scan, split.
+    `features` are of all scans but those that train the location alone; `splits` has the columns scan, split.
     """
-    splits = splits[~splits.scan.isin(learned_for(config, "boxes"))]
+    splits = splits[splits.scan.isin({*features.scans})]
     learn, held = (splits.scan[splits.split == split].tolist() for split in ("train", "validation"))
     if not held or not has_single_slices(config):
         return HeadScans(learn, held or None)

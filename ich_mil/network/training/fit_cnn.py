@@ -278,7 +278,8 @@ def fit_cnn(
         model.load_state_dict(start.state_dict())
     parts = {split: splits.scan[splits.split == split].tolist() for split in ("train", "validation")}
     scans = ScanDataset(prepared, parts["train"], crop=encoder.crop, in_slices=in_slices, unlearned=unlearned)
-    watched = ScanDataset(prepared, parts["validation"], crop=encoder.crop)
+    labelled = [scan for scan in parts["validation"] if scan not in unlearned]
+    watched = ScanDataset(prepared, labelled, crop=encoder.crop)
     pictures = model.pictures(slices=int(scans.sizes.sum() + watched.sizes.sum()))
     module = MilModule(model, training, class_weights(scans.bag_labels), pictures=pictures, seed=seed)
     varied = VariedScans(scans, seed=seed, augmented=training.augment, boxes=boxes)
