@@ -56,7 +56,9 @@ def with_heads(model: TrainedModel, learn: Views, settings: HeadSettings) -> Tra
     of_scan, of_slices = torch.cat(logits, 1)[:, :, used]
     rule = members[0].head.settings.variant.rule
     joint = Calibration.fit(of_scan, of_slices, features.labels[used], rule=rule)
-    return replace(model, members=tuple(members), calibration=joint if len(members) > 1 else members[0].own)
+    if len(members) == 1:  # calibrated once
+        return replace(model, members=(replace(members[0], own=None),), calibration=members[0].own)
+    return replace(model, members=tuple(members), calibration=joint)
 
 
 def regressed(learn: FeatureSet, held: FeatureSet, pool: str) -> tuple[np.ndarray, np.ndarray]:
@@ -87,7 +89,7 @@ def outputs(
     fitted = with_heads(model, known, settings)
     found = {"head": predicted(fitted, new)}
     for k, member in enumerate(fitted.members):
-        alone = replace(fitted, members=(replace(member, own=None),), calibration=member.own)
+        alone = replace(fitted, members=(replace(member, own=None),), calibration=member.head.calibration)
         found[f"member {k} alone"] = predicted(alone, Views.of([new.members[k]]))
         for pool in ("mean", "max"):
             name = f"logistic regression, {pool}, member {k}"
