@@ -20,10 +20,12 @@ demo: $(STAMP)
 	$(BIN)/python -m ich_mil.phantoms.data_sets data/demo --studies-a 240 --studies-b 40 --size 128
 	$(BIN)/python train.py --config configs/demo.yaml
 
-# the bundled model, from the public pictures beside the project: half an hour on two cores
+# the bundled model, from the public pictures beside the project: two hours on two cores
 headct-base: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[headct]'
 	$(BIN)/python ../shared/tools/ctich_to_dicom.py ../shared/data/ctich data/ctich/rsna --layout rsna
+	mkdir -p data/rsna_png && ln -sf $(abspath ../shared/data/rsna_png)/*.png data/rsna_png
+	grep -v -e ID_a0f1da3ce -e ID_ad5fcf757 ../shared/data/rsna_png/labels.csv > data/rsna_png/labels.csv  # in rsna_scans
 	$(BIN)/python train.py --config configs/headct_base.yaml
 	$(BIN)/python -m research.benchmarks.headct.bundle checkpoints/headct_base checkpoints/headct-base
 

@@ -178,8 +178,13 @@ class RunConfig:
             raise ValueError(f"seed and head.random_state of the last member must be below {SEEDS}")
         if self.encoders and self.members == 1:
             raise ValueError("encoders is for the members of an ensemble; name one network's in encoder")
-        if not any(data.networks for data in self.training_sets.values()):
-            raise ValueError("networks is false for every set to train on; no network could be trained")
+        learn = [data.learn for data in self.training_sets.values()]
+        if "all" not in learn:
+            raise ValueError("learn: no set to train on is for `all`; no network could be trained")
+        if learn[0] == "boxes":
+            raise ValueError("learn: the first set to train on must be for heads too, not for boxes alone")
+        if "boxes" in learn and not self.cnn.locate:
+            raise ValueError("learn: boxes train the location of bleeds; set cnn.locate")
         if not FAMILIES[self.head.family].extras and any(data.has_extras for data in self.sets):
             takes = " or ".join(name for name, family in FAMILIES.items() if family.extras)
             raise ValueError(f"requests, reports and covariates are inputs of head.family {takes}; set it")

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Heatmap(NamedTuple):
-    """Evidence for blood in one slice, and its standard deviation over posterior samples, each (H, W)."""
+    """Probability of a bleed at each pixel of a slice, and its standard deviation over networks, (H, W)."""
 
     mean: np.ndarray
     std: np.ndarray
@@ -97,7 +97,7 @@ class ScanResult:
 
     @cached_property
     def maps(self) -> ScanMaps | None:
-        """Heatmaps of the most probable slices; None for a study of one slice."""
+        """Heatmaps of the most probable slices; None for a model that does not locate bleeds."""
         return make_maps(self.model.trained, self.study.hu, self.prediction)
 
     def heatmap(self, number: int) -> Heatmap:

@@ -83,14 +83,14 @@ def scan_of(masks: np.ndarray) -> ScanPrediction:
 
 
 def maps_of(masks: np.ndarray, *, most: int = 8, cells: int = 16) -> ScanMaps:
-    """Heatmaps of the slices with most blood: evidence where the blood is, unsure at its edge."""
+    """Heatmaps of the slices with most blood: where the blood is, unsure at its edge."""
     area = masks.astype(bool).sum((1, 2))
     slices = np.sort(np.argsort(-area, kind="stable")[:most]).astype(np.int64)
     blocks = masks[slices].astype(bool).reshape(len(slices), cells, masks.shape[1] // cells, cells, -1)
     mean = blocks.mean((2, 4)).astype(np.float32)  # (k, cells, cells)
     std = np.sqrt(mean * (1 - mean)) * 0.8 + 0.02
     rng = np.random.default_rng(0)
-    return ScanMaps(slices, 1.4 * mean - 0.1 * rng.random(mean.shape, dtype=np.float32), std)
+    return ScanMaps(slices, 0.9 * mean + 0.1 * rng.random(mean.shape, dtype=np.float32), std)
 
 
 def cohort(n: int = 24) -> Results:

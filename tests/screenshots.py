@@ -27,7 +27,7 @@ from ich_mil.study.geometry.planes import Edges
 from tests.results import DECIDED_BY, MODEL, cohort, evaluated_set, maps_of, phantom, scan_of
 
 DOCS = Path(__file__).parents[1] / "docs"
-EVIDENCE, BOTH = (f"document.querySelector('[data-overlay={name}]').click()" for name in ("evidence", "both"))
+LOCATION, BOTH = (f"document.querySelector('[data-overlay={name}]').click()" for name in ("location", "both"))
 DESK, WIDE, PHONE = (1440, 900), (1920, 1080), (390, 844)
 
 
@@ -90,7 +90,7 @@ def main() -> None:
         browser = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
         try:
             shots = {
-                "study": shoot(browser, folder / "study.html", DESK, EVIDENCE),
+                "study": shoot(browser, folder / "study.html", DESK, LOCATION),
                 "study_1920": shoot(browser, folder / "study.html", WIDE, BOTH),
                 "cohort": shoot(browser, folder / "cohort.html", DESK),
                 "metrics": shoot(browser, folder / "metrics.html", DESK),

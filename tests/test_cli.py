@@ -103,9 +103,7 @@ def test_predict_on_an_export_with_several_studies(tiny, tmp_path, monkeypatch):
     assert not any(path.exists() for path in old)
     results = read_results(out)
     assert [line.code for line in results.ledger if line.file == "readme.txt"] == ["not-dicom"]
-    for scan in results.scans:
-        likely = sorted(scan.slices, key=lambda one: -one.probability)[:8]
-        assert read_maps(out, scan, results.model).slices.tolist() == sorted(one.slice for one in likely)
+    assert all(read_maps(out, scan, results.model) is None for scan in results.scans)  # trained without boxes
 
     # slices are named by their SOP instance UID here and there; their CNN features and so means agree to the
     # posterior samples, whose noise is keyed by the scan's id, which differs: compare within sampling error
@@ -255,8 +253,6 @@ def test_a_validation_ends_with_a_page_that_links_its_worst_errors(tiny, tmp_pat
     assert {*studies} == {f"studies/{path.name}" for path in (out / "studies").iterdir()}
     assert len({*studies}) == 4
     assert "../metrics.html" in (out / studies[0]).read_text()
-    results = read_results(out)
-    assert all(read_maps(out, scan, results.model) for scan in results.scans)
     for part in ("ROC curve", "Precision and recall", "Calibration", "Risk and coverage", "Decision curve"):
         assert part in page.text
 

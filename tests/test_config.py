@@ -86,7 +86,9 @@ def test_a_head_is_one_line(tmp_path, head):
         ({"samples": 1}, "samples: Input should be greater than or equal to 2, got 1"),
         ({"pages": True}, "pages: Input should be a valid integer, got True"),
         ({"encoders": [{"size": 64}]}, "encoders is for the members of an ensemble"),
-        ({"train": {"layout": "rsna", "root": "r", "networks": False}}, "no network could be trained"),
+        ({"train": {"layout": "rsna", "root": "r", "learn": "heads"}}, "no network could be trained"),
+        ({"train": {"layout": "rsna", "root": "r", "learn": "boxes"}}, "boxes are of layout slices"),
+        ({"train": {"layout": "rsna", "root": "r", "networks": False}}, "networks was removed"),
         ({"thickness_mm": 3.0}, "thickness_mm was removed"),
     ],
 )

@@ -13,6 +13,7 @@ from pydicom import dcmread
 
 import ich_mil
 from ich_mil.ledger import Code
+from ich_mil.model.maps import ScanMaps
 from ich_mil.model.predictions import KindResult, read_results
 from ich_mil.serve.judging import judge
 from ich_mil.sets.preparation import scan
@@ -70,13 +71,25 @@ def test_slices_are_counted_from_one(result):
     slices = result.slices
     assert slices.index.tolist() == list(range(1, len(result.study.hu) + 1))
     assert slices.probability.tolist() == [part.probability for part in result.prediction.slices]
-    number = int(slices.probability.idxmax())
-    heatmap = result.heatmap(number)
-    assert heatmap.mean.shape == heatmap.std.shape == result.study.hu.shape[1:]
-    row = result.maps.slices.tolist().index(number - 1)
-    np.testing.assert_array_equal(heatmap.mean, result.maps.on_grid(*heatmap.mean.shape).mean[row])
-    with pytest.raises(ValueError, match="slice 0 has no heatmap"):
-        result.heatmap(0)
+
+
+def test_a_heatmap_is_on_the_pixels_of_its_slice(result, monkeypatch):
+    rows, columns = result.study.hu.shape[1:]
+    mean = np.arange(2 * rows * columns, dtype=np.float32).reshape(2, rows, columns)
+    maps = ScanMaps(np.array([4, 7]), mean, mean / 2)
+    located = replace(result)
+    monkeypatch.setattr("ich_mil.prediction.make_maps", lambda *_: maps)
+    heatmap = located.heatmap(8)
+    np.testing.assert_array_equal(heatmap.mean, maps.on_grid(rows, columns).mean[1])
+    np.testing.assert_array_equal(heatmap.std, heatmap.mean / 2)
+    with pytest.raises(ValueError, match=r"slice 7 has no heatmap; slices with one: \[5, 8\]"):
+        located.heatmap(7)
+
+
+def test_a_model_without_boxes_has_no_heatmap(result):
+    assert result.maps is None
+    with pytest.raises(ValueError, match=r"slice 1 has no heatmap; slices with one: \[\]"):
+        result.heatmap(1)
 
 
 def test_dicom_results_keep_their_uids(result, tmp_path):

@@ -1,8 +1,8 @@
 """Secondary Capture images of a result, which every DICOM viewer can display.
 
 A series of RGB images: the summary, then one image for each slice with maps, the most probable first, which
-shows the slice, its evidence and its uncertainty. The images are uncompressed and refer to the source images;
-their pixels contain no name of the patient.
+shows the slice, the likely location of a bleed and its uncertainty. The images are uncompressed and refer to
+the source images; their pixels contain no name of the patient.
 
 Source: DICOM PS3.3 A.8.1 (Secondary Capture Image).
 """

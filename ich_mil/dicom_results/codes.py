@@ -47,5 +47,5 @@ DECISIONS = {
     LOOK: _own("LOOK", "Undecided, please look"),
 }
 
-EVIDENCE = _own("EVIDENCE", "Evidence for intracranial hemorrhage, latent scale")
-EVIDENCE_STD = _own("EVIDENCE-STD", "Standard deviation of the evidence for intracranial hemorrhage")
+LOCATION = _own("LOCATION", "Probability of intracranial hemorrhage at this place")
+LOCATION_STD = _own("LOCATION-STD", "Standard deviation of the probability of hemorrhage here")

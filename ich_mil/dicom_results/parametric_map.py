@@ -1,7 +1,7 @@
-"""Parametric Maps of the evidence for blood and of its standard deviation.
+"""Parametric Maps of the location of a bleed: its probability and the standard deviation of that.
 
-Two objects, each with one frame for each slice that has maps. Values are stored unscaled (float32) on the
-scale of the latent function of the Gaussian process, without unit. A frame has the position of its slice and
+Two objects, each with one frame for each slice that has maps. Values are stored unscaled (float32),
+probabilities without unit (`ich_mil.model.maps`). A frame has the position of its slice and
 refers to all source images of that slice. Thickness and orientation are per-frame functional groups where
 they differ between slices. Slices of another frame of reference, as in a scan of several series, are stored
 in separate objects and series.
@@ -33,8 +33,8 @@ from ich_mil.dicom_results.identity import Identity, Kind, reference
 from ich_mil.model.maps import ScanMaps
 
 _QUANTITIES: tuple[tuple[str, str, CodedConcept], ...] = (
-    ("mean", "EVIDENCE", codes.EVIDENCE),
-    ("std", "EVIDENCE_STD", codes.EVIDENCE_STD),
+    ("mean", "LOCATION", codes.LOCATION),
+    ("std", "LOCATION_STD", codes.LOCATION_STD),
 )
 """Attribute of `ScanMaps`, ContentLabel, quantity code."""
 _LARGEST = float(np.finfo(np.float32).max)
@@ -44,7 +44,7 @@ def parametric_maps(maps: ScanMaps, context: StudyContext, identity: Identity) -
     """Create the Parametric Maps of one scan, on the stored pixels, from `maps` on the pixels of its slices.
 
     Returns:
-        Evidence and standard deviation for each frame of reference; most scans have one.
+        Probability and standard deviation for each frame of reference; most scans have one.
     """
     groups: dict[str, list[int]] = {}
     for i, place in enumerate(maps.slices.tolist()):
@@ -72,8 +72,6 @@ def _parametric_map(
     quantity: CodedConcept,
     arguments: dict,
 ) -> ParametricMap:
-    top = float(np.nan_to_num(values).max())
-    top = top if top > 0 else 1.0
     made = ParametricMap(
         source_images=[_flat_source(one, i, slices, context) for i, one in enumerate(slices)],
         pixel_array=values,
@@ -90,7 +88,7 @@ def _parametric_map(
             )
         ],
         voi_lut_transformations=[
-            VOILUTTransformation(top / 2, top, voi_lut_function=VOILUTFunctionValues.LINEAR_EXACT)
+            VOILUTTransformation(0.5, 1.0, voi_lut_function=VOILUTFunctionValues.LINEAR_EXACT)
         ],
         content_label=label,
         content_description=quantity.meaning,

@@ -23,7 +23,7 @@ from ich_mil.model.predictions import Provenance, ScanPrediction
 from ich_mil.network.windows import apply_windows, resize
 from ich_mil.pages.canvas import GREY, ORANGE, SKY, VERMILION, own_style
 from ich_mil.pages.page import percent
-from ich_mil.pages.pictures import EVIDENCE, UNCERTAINTY, WINDOWS, Shades
+from ich_mil.pages.pictures import LOCATION, UNCERTAINTY, WINDOWS, Shades
 from ich_mil.pages.text import printable
 from ich_mil.pages.words import unlike
 from ich_mil.study.geometry.planes import Edges
@@ -78,14 +78,13 @@ def summary_picture(
         _say(figure, 0.868 - 0.0155 * number, line, 9, colour=_GREY)
     _strip(figure.add_axes((0.07, 0.655, 0.89, 0.145)), scan, shown)
     pictures = _grey(hu, shown)
-    top = 0.0 if maps is None else _top(maps.mean)
     for i, place in enumerate(shown):
         corner = (32 + 244 * (i % 4), 340 - 282 * (i // 4))
         title = f"slice {place + 1}: {percent(scan.slices[place].probability)}"
-        picture = _coloured(pictures[i], _map_of(maps, place), top, EVIDENCE)
+        picture = _coloured(pictures[i], _map_of(maps, place), LOCATION)
         _show(figure, picture, corner, 228, title, edges[place])
     _say(figure, 0.044, f"{NOTICE} The original images are unchanged: look at the full study.", 11)
-    warm = "" if maps is None else "Warm colours: evidence for blood. "
+    warm = "" if maps is None else "Warm colours: likely location of a bleed. "
     about = f"{warm}Slices count from below. {model.name}, version {model.version}, weights {model.weights}"
     _say(figure, 0.024, about, 8, colour=_GREY)
     _say(figure, 0.009, f"Trained on {model.trained_on}", 8, colour=_GREY)
@@ -96,7 +95,7 @@ def summary_picture(
 def slice_picture(
     scan: ScanPrediction, place: int, hu: np.ndarray, maps: ScanMaps, edges: Edges | None
 ) -> np.ndarray:
-    """Draw slice `place` beside its evidence and the standard deviation of the evidence.
+    """Draw slice `place` beside the likely location of a bleed and its standard deviation.
 
     Arguments as for `summary_picture`. Returns (480, 1200, 3) uint8 RGB.
     """
@@ -105,9 +104,9 @@ def slice_picture(
     (picture,) = _grey(hu, [place])
     at = int(np.searchsorted(maps.slices, place))
     panels = (
-        ("the slice", _coloured(picture, None, 0.0, EVIDENCE)),
-        ("evidence for blood", _coloured(picture, maps.mean[at], _top(maps.mean), EVIDENCE)),
-        ("its uncertainty", _coloured(picture, maps.std[at], _top(maps.std), UNCERTAINTY)),
+        ("the slice", _coloured(picture, None, LOCATION)),
+        ("likely location of a bleed", _coloured(picture, maps.mean[at], LOCATION)),
+        ("its uncertainty", _coloured(picture, maps.std[at], UNCERTAINTY)),
     )
     for i, (title, panel) in enumerate(panels):
         _show(figure, panel, (10 + 398 * i, 30), 384, title, edges)
@@ -168,22 +167,18 @@ def _grey(hu: np.ndarray, places: Sequence[int]) -> np.ndarray:
     return apply_windows(torch.from_numpy(hu[list(places)]), (WINDOWS["brain"],))[:, 0].numpy()
 
 
-def _top(values: np.ndarray) -> float:
-    return float(np.nan_to_num(values).max())
-
-
 def _map_of(maps: ScanMaps | None, place: int) -> np.ndarray | None:
     if maps is None or place not in maps.slices:
         return None
     return maps.mean[int(np.searchsorted(maps.slices, place))]
 
 
-def _coloured(grey: np.ndarray, values: np.ndarray | None, top: float, shades: Shades) -> np.ndarray:
-    """Blend a map over a grey slice (H, W); values not above 0 are transparent. Returns (H, W, 3)."""
+def _coloured(grey: np.ndarray, values: np.ndarray | None, shades: Shades) -> np.ndarray:
+    """Blend a map over a grey slice (H, W). Returns (H, W, 3)."""
     picture = np.repeat(grey[..., None], 3, axis=2)
-    if values is None or top <= 0:
+    if values is None:
         return picture
-    strength = np.clip(np.nan_to_num(values) / top, 0, 1)
+    strength = np.clip(np.nan_to_num(values) / shades.top, 0, 1)
     share = _OPACITY * shades.opacity(strength)[..., None]
     return (1 - share) * picture + share * shades.colours(strength)[..., :3]
 

@@ -130,20 +130,6 @@ def draw_weights(model: SparseGP, samples: int, seed: int) -> Tensor:
     return model.q_mean + z @ model.q_root.mT
 
 
-def latent_samples(model: SparseGP, x: Tensor, w: Tensor) -> Tensor:
-    """Latent samples without the residual e_l: f_l = Φ(x)ᵀ w_l. Differentiable in `x`.
-
-    Args:
-        model: the head.
-        x: (n, D) raw features.
-        w: (L, M) whitened inducing values from `draw_weights`, or (M,), such as the mean m.
-
-    Returns:
-        (L, n), or (n,) for w (M,).
-    """
-    return w @ model.project(model.standardise(x), model.prior_root())[0]
-
-
 @torch.no_grad()
 def mean_logits(models: Sequence[SparseGP], bags: Bags) -> Tensor:
     """Slice logits of E p(f) without sampling (`mean_logit`).

@@ -12,7 +12,7 @@ from ich_mil.errors import DataError, ScanError
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.fit_calibration import calibrating, held_out_logits
 from ich_mil.gp.inference.report import FitReport
-from ich_mil.gp.predict import Draw, draw, draw_weights, latent_samples
+from ich_mil.gp.predict import Draw, draw
 from ich_mil.gp.settings import FAMILY_NAMES, HeadSettings
 from ich_mil.gp.sparse_gp import SparseGP
 from ich_mil.gp.storage import load_head, save_head
@@ -34,7 +34,7 @@ class GaussianProcessHead:
 
     def __init__(self, model: SparseGP) -> None:
         self.model, self.settings, self.calibration = model, model.settings, model.calibration
-        self.x_mean, self.evidence_mean = model.x_mean, model.q_mean
+        self.x_mean = model.x_mean
 
     @property
     def name(self) -> str:
@@ -99,14 +99,6 @@ class GaussianProcessHead:
         """As `ich_mil.gp.fit_calibration.held_out_logits`."""
         bags = bags_of(learn).to(device())
         return held_out_logits(bags, self.settings, patients=learn.patients, samples=samples)
-
-    def evidence_draws(self, samples: int, seed: int) -> Tensor:
-        """Whitened inducing values (L, M)."""
-        return draw_weights(self.model, samples, seed)
-
-    def evidence(self, x: Tensor, w: Tensor) -> Tensor:
-        """Latent function f, without its residual."""
-        return latent_samples(self.model, x, w)
 
     def save(self, folder: Path) -> None:
         """Write the head with its calibration."""

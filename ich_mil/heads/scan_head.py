@@ -56,16 +56,6 @@ class ScanHead(Protocol):
     def held_out_logits(self, learn: FeatureSet, samples: int) -> Tensor:
         """`scan_logits` (2, L, B) of the training scans, each by a head fitted to the other folds."""
 
-    def evidence_draws(self, samples: int, seed: int) -> Tensor:
-        """Posterior samples (L, M) of the coefficients of `evidence`."""
-
-    @property
-    def evidence_mean(self) -> Tensor:
-        """(M,) posterior mean of these coefficients."""
-
-    def evidence(self, x: Tensor, w: Tensor) -> Tensor:
-        """Evidence for blood (L, n) in slices x (n, D), for coefficients w (L, M); differentiable in x."""
-
     def save(self, folder: Path) -> None:
         """Write the head as `head.json` and `head.safetensors`."""
 

@@ -1,11 +1,15 @@
 """Computation and storage of the heatmaps of a scan, `maps/<scan>.safetensors` beside `predictions.json`.
 
+A map is the probability that a cell lies in a box around a bleed, by the location layer of each network
+(`CnnSettings.locate`): its mean and its standard deviation over the networks. How often its maximum lies in a
+box stands in the model card. Networks without that layer have no maps: what their slice probability depends
+on does not point to the bleed (research/RESULTS.md, "Where the bleed is").
+
 Pages and DICOM results are rendered from the file, without the model.
 
-Shapes: k slices with maps, h, w cells of a map, H, W pixels of a slice.
+Shapes: L networks, k slices with maps, h, w cells of a map, H, W pixels of a slice.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -19,18 +23,14 @@ from torch.nn.functional import interpolate
 
 from ich_mil.errors import DataError
 from ich_mil.files import digest, whole_file
-from ich_mil.model.heatmap import slice_maps
-from ich_mil.model.model import Member, TrainedModel
+from ich_mil.model.model import TrainedModel
 from ich_mil.model.predictions import Provenance, ScanPrediction
+from ich_mil.network.attention_cnn import AttentionCnn
 from ich_mil.sets.store import scan_file
 from ich_mil.study.head_box import HeadBox, head_box
 
 MAPPED = 8
 """Number of slices of a scan with a heatmap: the most probable ones."""
-MAP_SAMPLES = 12
-"""Posterior samples behind the standard deviation of a map, in total over the members of an ensemble. Each
-sample costs a backward pass. The map is shown in colours, for which a relative error of a fifth does not
-matter."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class ScanMaps:
 
     Attributes:
         slices: (k,) int64 slice indices in the scan, increasing, 0 = lowest.
-        mean: (k, h, w) float32 evidence for blood, on the scale of the latent function. The cells cover
-            `box`, padded to a square around its centre (`ich_mil.network.windows.resize`).
-        std: (k, h, w) float32 standard deviation of the evidence over posterior samples.
+        mean: (k, h, w) float32 probability that a cell lies in a box around a bleed: mean over networks. The
+            cells cover `box`, padded to a square around its centre (`ich_mil.network.windows.resize`).
+        std: (k, h, w) float32 standard deviation over networks; 0 for a single network.
         box: (4,) int64 region of the slices that the maps cover, pixels, as in `HeadBox`; None: the whole
             slice.
     """
@@ -62,7 +62,7 @@ class ScanMaps:
     def on_grid(self, rows: int, columns: int) -> Self:
         """Interpolate the maps to the pixel grid of the slices (k, H, W), without the padding.
 
-        Pixels outside of `box` have no evidence: 0.
+        Pixels outside of `box` are 0.
         """
         if self.box is not None:
             top, left, bottom, right = self.box.tolist()
@@ -119,50 +119,25 @@ def read_maps(folder: Path, scan: ScanPrediction, model: Provenance) -> ScanMaps
 
 
 def make_maps(model: TrainedModel, hu: np.ndarray, scan: ScanPrediction) -> ScanMaps | None:
-    """Compute heatmaps of the `MAPPED` most probable slices of a scan (n, H, W); the model must have a CNN.
-
-    For an ensemble, the maps are the moments of its mixture. A scan of one slice has none: a map shows how a
-    slice differs from the mean slice of its scan.
-    """
-    if len(scan.slices) == 1:
+    """Heatmaps of the `MAPPED` most probable slices of a scan (n, H, W); None if no network has maps."""
+    networks = [member.cnn for member in model.members if member.cnn and member.cnn.settings.locate]
+    if not networks:
         return None
     chosen = sorted(sorted(range(len(scan.slices)), key=lambda n: -scan.slices[n].probability)[:MAPPED])
-    samples = max(MAP_SAMPLES // len(model.members), 2)
-    box = head_box(hu)
-    maps = [_member_maps(member, hu, box, chosen, samples, model.seed) for member in model.members]
-    return maps[0] if len(maps) == 1 else _mixture(maps)
+    cropped = networks[0].encoder_settings.crop  # maps of whole slices and of heads cannot be averaged
+    networks = [cnn for cnn in networks if cnn.encoder_settings.crop == cropped]
+    box = head_box(hu) if cropped else HeadBox.whole(hu)
+    each = [_locations(cnn, box.crop(hu), chosen) for cnn in networks]
+    side = max(maps.shape[-1] for maps in each)
+    maps = torch.stack(
+        [interpolate(one[None], (side, side), mode="bilinear")[0] for one in each]
+    )  # (L, k, h, h)
+    mean, std = maps.mean(0).cpu().numpy(), maps.std(0, correction=0).cpu().numpy()
+    return ScanMaps(np.array(chosen), mean, std, np.array(box) if cropped else None)
 
 
-def _member_maps(
-    member: Member, hu: np.ndarray, head: HeadBox, chosen: list[int], samples: int, seed: int
-) -> ScanMaps:
-    cnn = member.cnn
-    assert cnn is not None  # maps are for runs with pictures
-    box = head if cnn.encoder_settings.crop else None
-    shown = torch.from_numpy(hu if box is None else box.crop(hu))
-    pictures = cnn.pictures().scan(shown.to(next(cnn.parameters()).device))
-    weights = member.head.evidence_draws(samples, seed)
-    mean, std = slice_maps(cnn, member.head, pictures, chosen, weights)
-    edges = None if box is None else np.array(box)
-    return ScanMaps(np.array(chosen), mean.float().cpu().numpy(), std.float().cpu().numpy(), edges)
-
-
-def _mixture(members: Sequence[ScanMaps]) -> ScanMaps:
-    """Moments of the mixture on the finest grid, of the members that crop as the first does."""
-    members = [maps for maps in members if (maps.box is None) == (members[0].box is None)]
-    side = max(maps.mean.shape[-1] for maps in members)
-    means, stds = (
-        torch.stack([_on_side(torch.from_numpy(getattr(maps, name)), side) for maps in members])
-        for name in ("mean", "std")
-    )
-    # variance of the mixture: mean of the variances plus variance of the means
-    std = torch.sqrt(stds.square().mean(0) + means.var(0, correction=0))
-    return replace(members[0], mean=means.mean(0).numpy(), std=std.numpy())
-
-
-def _on_side(maps: Tensor, side: int) -> Tensor:
-    """Resample maps (k, g, g) to (k, side, side); the evidence of a cell scales with its area."""
-    if maps.shape[-1] == side:
-        return maps
-    fine = interpolate(maps[None], size=(side, side), mode="bilinear", align_corners=False)[0]
-    return fine * (maps.shape[-1] / side) ** 2
+@torch.inference_mode()
+def _locations(cnn: AttentionCnn, hu: np.ndarray, chosen: list[int]) -> Tensor:
+    """Probabilities (k, h, h), by one network, that a cell of the chosen slices lies in a box."""
+    pictures = cnn.pictures().scan(torch.from_numpy(hu).to(next(cnn.parameters()).device))
+    return cnn.locations(pictures[chosen])

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
-from torch.special import ndtr
 
 from ich_mil.errors import ModelError
 from ich_mil.gp.calibration import Calibration
@@ -158,23 +157,6 @@ class MultimodalHead:
     def draw(self, features: FeatureSet, samples: int, *, seed: int) -> Iterator[ScanDraws]:
         """Draws of the posterior, scan by scan."""
         return scan_draws(self.model, self.modalities, features, samples=samples, seed=seed)
-
-    def evidence_draws(self, samples: int, seed: int) -> Tensor:
-        """Draws (L, 1 + 2 D') of the coefficients of slices: a, b and β."""
-        thin = self.model.posterior_.thinned(samples)
-        return torch.cat([thin.inner[0], thin.outer[:, thin.columns.places[0]]], 1)
-
-    @property
-    def evidence_mean(self) -> Tensor:
-        """(1 + 2 D',) posterior mean of `evidence_draws`."""
-        inner, outer = self.model.posterior_.means
-        return torch.cat([inner[0], outer[self.model.posterior_.columns.places[0]]])
-
-    def evidence(self, x: Tensor, w: Tensor) -> Tensor:
-        """Expected addition of slices to the score, Φ(a + x b) x β (L, n)."""
-        z = self.model.scalings_[0].apply(x)
-        a, b, beta = w.split([1, z.shape[1], z.shape[1]], dim=1)
-        return ndtr(a + b @ z.mT) * (beta @ z.mT)
 
     def save(self, folder: Path) -> None:
         """Write the head to `folder`; a function of sentences other than the default is not stored."""

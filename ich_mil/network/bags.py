@@ -22,6 +22,7 @@ from ich_mil.kernels.segments import bag_index
 from ich_mil.network.pictures import Variation, pictures_of, vary
 from ich_mil.network.windows import to_pictures
 from ich_mil.ranks import ALONE, Ranks
+from ich_mil.sets.labels import UNKNOWN
 from ich_mil.sets.store import PreparedSet
 from ich_mil.study.head_box import HeadBox, head_box
 from ich_mil.study.window_presets import Windows
@@ -37,6 +38,8 @@ class Batch:
         labels: (B,) float32 bag labels in {0, 1}; -1 where unknown.
         scans: scan ids; one per bag unless a scan is used slice by slice.
         variations: augmentation of each scan (`ich_mil.network.training.augment`); empty for no augmentation.
+        targets: (n, G, G) of each scan (`ich_mil.network.training.box_targets`); empty: no location is
+        learned.
     """
 
     hu: tuple[Tensor, ...]
@@ -44,6 +47,7 @@ class Batch:
     labels: Tensor
     scans: tuple[str, ...]
     variations: tuple[Variation, ...] = ()
+    targets: tuple[Tensor, ...] = ()
 
     def to(self, device: torch.device) -> "Batch":
         """Copy the batch to a device, except `offsets`: the host reads them and would wait for the GPU."""
@@ -54,18 +58,20 @@ class Batch:
         return self._each(Tensor.pin_memory)
 
     def _each(self, copy: Callable[[Tensor], Tensor]) -> "Batch":
-        return replace(self, hu=tuple(map(copy, self.hu)), labels=copy(self.labels))
+        hu, targets = (tuple(map(copy, parts)) for parts in (self.hu, self.targets))
+        return replace(self, hu=hu, labels=copy(self.labels), targets=targets)
 
 
 class ScanDataset(Dataset[Batch]):
     """Dataset of scans: item i is scan i as a batch of one scan.
 
-    Scans are cropped to the head if `crop`. The scans `in_slices` are used slice by slice.
+    Scans are cropped to the head if `crop`. The scans `in_slices` are used slice by slice. The labels of the
+    scans `unlearned` are unknown in the items.
 
     Attributes:
         labels: scan labels.
         sizes: (scans,) number of slices of each scan.
-        bag_labels: labels of the bags of all scans, in order.
+        bag_labels: known labels of the bags of all scans, in order.
     """
 
     def __init__(
@@ -75,18 +81,21 @@ class ScanDataset(Dataset[Batch]):
         *,
         crop: bool = False,
         in_slices: Collection[str] = (),
+        unlearned: Collection[str] = (),
     ) -> None:
         self.prepared, self.scans, self.crop = prepared, list(scans), crop
         self._boxes: dict[int, HeadBox] = {}
         about = prepared.scans.loc[self.scans]
         self.labels: list[int] = about.label.tolist()
         self.sizes = torch.tensor(about.slices.tolist())
-        chosen = {*in_slices}
+        chosen, hidden = {*in_slices}, {*unlearned}
         self._bags = [
-            prepared.slices(scan).slice_label.tolist() if scan in chosen else [label]
+            prepared.slices(scan).slice_label.tolist()
+            if scan in chosen
+            else [UNKNOWN if scan in hidden else label]
             for scan, label in zip(self.scans, self.labels, strict=True)
         ]
-        self.bag_labels = [label for labels in self._bags for label in labels]
+        self.bag_labels = [label for labels in self._bags for label in labels if label != UNKNOWN]
 
     def __len__(self) -> int:
         return len(self.scans)
@@ -222,4 +231,5 @@ def collate(batches: Sequence[Batch]) -> Batch:
         torch.cat([batch.labels for batch in batches]),
         tuple(scan for batch in batches for scan in batch.scans),
         tuple(variation for batch in batches for variation in batch.variations),
+        tuple(target for batch in batches for target in batch.targets),
     )

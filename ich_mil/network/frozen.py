@@ -173,7 +173,7 @@ def _outputs(model: AttentionCnn, batches: Iterable[Batch]) -> list[tuple[Tensor
             # because views would keep the memory of the whole inference.
             maps = model.frozen_maps(pictures(here), blocks=blocks)
             output = model.classify(maps, here.offsets, blocks=blocks)
-            outputs.append((*(part.clone() for part in output), texture_of(maps)))
+            outputs.append((*(part.clone() for part in output[:4]), texture_of(maps)))
     return outputs
 
 

@@ -42,21 +42,22 @@ OVERVIEW_SIDE = 256
 LEVELS = 256
 
 FAINT, FULL = 0.1, 0.4
-"""Evidence, as a fraction of the largest of a scan, up to which it is transparent, and from which it has its
-full opacity. On real heads most values are below 0.3: with an opacity in proportion they are a faint veil."""
+"""Probability up to which a location is transparent, and from which it has its full opacity."""
 
 
 @dataclass(frozen=True)
 class Shades:
-    """Colours and opacities of a heatmap by value, as a fraction of the largest value.
+    """Colours and opacities of a heatmap by value, as a fraction of `top`.
 
     Attributes:
         colours: colour map, lighter for larger values.
+        top: value of the last colour.
         clear: largest value that is transparent.
         full: smallest value of full opacity.
     """
 
     colours: LinearSegmentedColormap
+    top: float
     clear: float = 0.0
     full: float = 1.0
 
@@ -65,12 +66,12 @@ class Shades:
         return ((values - self.clear) / (self.full - self.clear)).clip(0, 1)
 
 
-EVIDENCE = Shades(
-    LinearSegmentedColormap.from_list("evidence", ["#e8341c", "#ff9a00", "#ffe65c"]), FAINT, FULL
+LOCATION = Shades(
+    LinearSegmentedColormap.from_list("location", ["#e8341c", "#ff9a00", "#ffe65c"]), 1.0, FAINT, FULL
 )
-"""Warm colours for the evidence for blood."""
-UNCERTAINTY = Shades(LinearSegmentedColormap.from_list("uncertainty", ["#2a5fd0", "#56b4e9", "#e2f6ff"]))
-"""Cold colours for its standard deviation, distinct from `EVIDENCE` for the colour-blind."""
+"""Warm colours for the probability of a bleed at a location."""
+UNCERTAINTY = Shades(LinearSegmentedColormap.from_list("uncertainty", ["#2a5fd0", "#56b4e9", "#e2f6ff"]), 0.5)
+"""Cold colours for its standard deviation, at most 0.5, distinct from `LOCATION` for the colour-blind."""
 
 
 @dataclass(frozen=True)
@@ -102,20 +103,19 @@ def slice_pictures(hu: np.ndarray) -> dict[str, list[str]]:
 def overlay(maps: ScanMaps, of: str, shape: tuple[int, int]) -> Overlay:
     """Encode the maps `of` (`mean` or `std`) for slices of `shape` (H, W).
 
-    Negative values and NaN are transparent.
+    NaN is transparent.
     """
     scale = min(1.0, OVERLAY_SIDE / max(shape))
     rows, columns = (max(1, round(scale * size)) for size in shape)
     fine = getattr(maps.scaled(scale).on_grid(rows, columns), of)  # (k, rows, columns)
-    clean = np.nan_to_num(fine, nan=0.0, posinf=0.0, neginf=0.0).clip(0)
-    top = float(clean.max(initial=0.0))
-    shades = EVIDENCE if of == "mean" else UNCERTAINTY
+    shades = LOCATION if of == "mean" else UNCERTAINTY
+    shares = np.nan_to_num(fine / shades.top, nan=0.0, posinf=0.0, neginf=0.0).clip(0, 1)
     pictures = {
-        int(place): _data_uri(_coloured(values / top if top > 0 else values, shades), "png")
-        for place, values in zip(maps.slices, clean, strict=True)
+        int(place): _data_uri(_coloured(share, shades), "png")
+        for place, share in zip(maps.slices, shares, strict=True)
     }
     ramp = np.repeat(np.linspace(0, 1, LEVELS)[None], 12, axis=0)
-    return Overlay(pictures, top, _data_uri(_coloured(ramp, shades), "png"))
+    return Overlay(pictures, shades.top, _data_uri(_coloured(ramp, shades), "png"))
 
 
 def overview(hu: np.ndarray, box: HeadBox, spacing_mm: tuple[float, float, float]) -> dict[str, str]:

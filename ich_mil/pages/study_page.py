@@ -31,7 +31,7 @@ MAX_LEDGER = 500
 """Largest number of ledger lines on the page; `predictions.json` contains all lines."""
 PROBLEMS_ON_PAPER = 5
 """Largest number of input problems in print; the screen shows all of them."""
-OVERLAYS = {"mean": "evidence", "std": "uncertainty"}
+OVERLAYS = {"mean": "location", "std": "uncertainty"}
 """Name on the page of each attribute of `ScanMaps`."""
 SIDES = {"R": "right", "L": "left", "A": "front", "P": "back", "H": "head", "F": "feet"}
 """Sides of the patient by the letter at the edge of a picture (DICOM PS3.3 C.7.6.1.1.1)."""
@@ -185,7 +185,7 @@ def _top(
         "edges": edges[one.slice],
         "values": _values(one),
         "picture": pictures["brain"][one.slice],
-        "evidence": overlays["mean"].pictures.get(one.slice) if overlays else None,
+        "location": overlays["mean"].pictures.get(one.slice) if overlays else None,
     }
 
 

@@ -23,7 +23,7 @@ def test_maps_are_stored_bit_for_bit(made):
     assert made.maps is not None
     fine = made.maps.on_grid(*made.prepared.hu(made.scan.scan).shape[1:])
     for path, values, code in zip(
-        made.named("map"), (fine.mean, fine.std), ("EVIDENCE", "EVIDENCE-STD"), strict=True
+        made.named("map"), (fine.mean, fine.std), ("LOCATION", "LOCATION-STD"), strict=True
     ):
         plain, rich = dcmread(path), ParametricMap.from_file(path)
         stored = np.frombuffer(plain.FloatPixelData, "<f4").reshape(-1, plain.Rows, plain.Columns)

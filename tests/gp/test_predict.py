@@ -1,4 +1,4 @@
-"""Sampled predictions against quadrature, their independence of the batch, the heatmap's latent function."""
+"""Sampled predictions against quadrature, their independence of the batch."""
 
 import copy
 from dataclasses import replace
@@ -11,7 +11,7 @@ from ich_mil.errors import DataError, ScanError
 from ich_mil.gp.bags import Bags
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.fit import fit
-from ich_mil.gp.predict import draw, draw_weights, latent_samples, mean_logits, predict
+from ich_mil.gp.predict import draw, draw_weights, mean_logits, predict
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.gp.sparse_gp import CLIP
 from ich_mil.heads.counterfactual import scan_logits
@@ -154,18 +154,6 @@ def test_the_residual_uses_the_counters_numbers(head, new):
         noise = normals(3, scan_key(scan), len(rows), samples=50)
         expected = w @ phi + noise @ head.residual_root(z[order], phi, residual).mT
         torch.testing.assert_close(one.f[:, order], expected, rtol=1e-12, atol=1e-12)
-
-
-def test_latent_samples_lack_the_residual_and_differentiate(head, new):
-    x = new.x
-    w = draw_weights(head, 5, seed=0)
-    part = x[:4].clone().requires_grad_()
-    f = latent_samples(head, part, w)
-    phi, _ = head.project(head.standardise(x[:4]), head.prior_root())
-    torch.testing.assert_close(f.detach(), w @ phi, rtol=1e-12, atol=0)
-    close = latent_samples(head, x[:4], head.q_mean[None])[0]
-    torch.testing.assert_close(close, head(x[:4]).mean, rtol=1e-10, atol=0)
-    assert torch.autograd.gradcheck(lambda v: latent_samples(head, v, w), (part,))
 
 
 def test_scan_logits_are_the_rules_over_the_samples(head, new):

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ import torch
 from ich_mil.errors import DataError
 from ich_mil.model import maps as module
 from ich_mil.model.maps import ScanMaps, make_maps, maps_file, read_maps, write_maps
-from ich_mil.network.slice_encoders import EncoderSettings
+from ich_mil.network.settings import CnnSettings, EncoderSettings
 from ich_mil.study.head_box import HeadBox
 from tests.results import MODEL, phantom, scan_of
 
@@ -71,64 +70,56 @@ def test_maps_of_a_box(scan, tmp_path):
     np.testing.assert_array_equal(found.std, 2 * wanted)
 
 
-def test_a_scan_of_one_slice_has_no_map(scan):
-    assert make_maps(None, None, replace(scan, slices=scan.slices[:1])) is None
+class Locates:
+    """In place of a CNN: slice n of a scan has the probability n · `value` in each of its cells."""
 
+    def __init__(self, cells, value, *, crop=True, locate=True):
+        self.cells, self.value = cells, value
+        self.encoder_settings, self.settings = EncoderSettings(crop=crop), CnnSettings(locate=locate)
 
-class Reads(torch.nn.Linear):
-    """In place of a CNN: its pictures are its name."""
-
-    def __init__(self, name, crop):
-        super().__init__(1, 1)
-        self.name, self.encoder_settings = name, EncoderSettings(crop=crop)
+    def parameters(self):
+        return iter([torch.zeros(1)])
 
     def pictures(self):
-        return SimpleNamespace(scan=lambda hu: self.name)
+        return SimpleNamespace(scan=lambda hu: hu.float())
 
-
-class Head(NamedTuple):
-    """A head whose draws name it."""
-
-    name: str
-
-    def evidence_draws(self, *_):
-        return f"weights of {self.name}"
+    def locations(self, pictures):
+        return self.value * pictures[:, :1, :1].expand(-1, self.cells, self.cells)
 
 
 @pytest.fixture
-def mixed(scan, monkeypatch):
-    """The maps of members (name, crop), and of a scan of 12 slices whose head is in `box`."""
-    parts = {"coarse": (torch.full((8, 2, 2), 4.0), 0.8), "fine": (torch.full((8, 4, 4), 3.0), 0.4)}
-
-    def slice_maps(network, head, pictures, chosen, weights):
-        assert (network.name, pictures, weights) == (head.name, head.name, f"weights of {head.name}")
-        mean, std = parts[head.name]
-        return mean.double(), torch.full_like(mean, std).double()
-
-    monkeypatch.setattr(module, "slice_maps", slice_maps)
+def made(scan, monkeypatch):
+    """Maps by networks of a scan of 12 slices, slice n of HU n, whose head is in a box."""
     monkeypatch.setattr(module, "head_box", lambda hu: HeadBox(0, 2, 2, 4))
+    hu = np.arange(12, dtype=np.int16)[:, None, None] * np.ones((1, 4, 4), np.int16)
 
-    def make(*members):
-        found = [SimpleNamespace(cnn=Reads(name, crop), head=Head(name)) for name, crop in members]
-        prepared = SimpleNamespace(hu=lambda scan: np.zeros((12, 4, 4), np.int16))
-        return make_maps(SimpleNamespace(members=found, seed=0), prepared.hu(scan.scan), scan)
+    def make(*networks):
+        members = [SimpleNamespace(cnn=network) for network in networks]
+        return make_maps(SimpleNamespace(members=members), hu, scan)
 
     return make
 
 
-@pytest.mark.parametrize("crop", [False, True])
-def test_maps_of_an_ensemble_are_of_its_mixture(mixed, crop):
-    """Evidence of 4 in one cell of a coarse map is 1 in each of its four cells of a fine one."""
-    maps = mixed(("coarse", crop), ("fine", crop))
+def test_maps_are_of_the_most_probable_slices(made, scan):
+    maps = made(Locates(2, 0.01))
+    ranked = sorted(range(12), key=lambda n: -scan.slices[n].probability)
+    assert maps.slices.tolist() == sorted(ranked[: module.MAPPED])
+    np.testing.assert_allclose(maps.mean[:, 0, 0], 0.01 * maps.slices, rtol=1e-6)
+    assert maps.box.tolist() == [0, 2, 2, 4]
+    assert not maps.std.any()
+
+
+def test_maps_of_several_networks_are_mean_and_spread(made):
+    maps = made(Locates(2, 0.01), Locates(4, 0.03), Locates(9, 0.9, crop=False), Locates(4, 1, locate=False))
     assert maps.mean.shape == (8, 4, 4)
-    assert (maps.box is None) != crop
-    np.testing.assert_allclose(maps.mean, 2.0)
-    # within (0.2² + 0.4²) / 2 and between 1
-    np.testing.assert_allclose(maps.std, np.sqrt(0.1 + 1), rtol=1e-6)
-    np.testing.assert_array_equal(mixed(("fine", crop)).std, np.float32(0.4))
+    np.testing.assert_allclose(maps.mean[:, 3, 3], 0.02 * maps.slices, rtol=1e-6)
+    np.testing.assert_allclose(maps.std[:, 0, 0], 0.01 * maps.slices, rtol=1e-5)
 
 
-def test_a_mixed_ensemble_crops_as_its_first_member(mixed):
-    maps = mixed(("fine", True), ("coarse", False))
-    np.testing.assert_array_equal(maps.box, [0, 2, 2, 4])
-    np.testing.assert_allclose(maps.mean, 3.0)
+def test_maps_of_whole_slices_have_no_box(made):
+    assert made(Locates(2, 0.01, crop=False)).box is None
+
+
+def test_networks_that_do_not_locate_have_no_maps(made):
+    assert made(Locates(2, 0.01, locate=False)) is None
+    assert made(None) is None

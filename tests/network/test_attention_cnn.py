@@ -226,15 +226,15 @@ def test_a_weight_file_runs_no_code(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("backbone", "size", "side", "cells", "left", "pitch"),
+    ("backbone", "size", "side", "cells"),
     [
-        ("paper", 64, 64, 32, 0, 2),
-        ("paper", 512, 64, 62, 6, 8),  # 63 -> (125) -> 62: of 125 cells the last is lost
-        ("paper", 64, 4, 6, 6, 8),  # nowhere 4 cells or less: the whole encoder
-        ("resnet18", 130, 33, 33, 0, 4),  # 65 -> 33: a cell more than half
+        ("paper", 64, 64, 32),
+        ("paper", 512, 64, 62),
+        ("paper", 64, 4, 6),  # nowhere 4 cells or less: the whole encoder
+        ("resnet18", 130, 33, 33),
     ],
 )
-def test_an_encoder_in_two_parts_is_the_encoder(backbone, size, side, cells, left, pitch):
+def test_an_encoder_in_two_parts_is_the_encoder(backbone, size, side, cells):
     torch.manual_seed(0)
     encoder = AttentionCnn(EncoderSettings(name=backbone, size=size), CnnSettings()).eval().encoder
     parts = split_encoder(encoder, channels=3, size=size, side=side)
@@ -243,31 +243,8 @@ def test_an_encoder_in_two_parts_is_the_encoder(backbone, size, side, cells, lef
         maps = parts.first(pictures)
         assert maps.shape[-1] == cells
         assert torch.equal(parts.rest(maps), encoder(pictures))
-    assert (parts.left, parts.pitch) == (left, pitch)
-
-
-def test_the_cell_is_where_split_encoder_says():
-    """The middle of the pixels that a cell answers to is the middle of the cell."""
-    torch.manual_seed(0)
-    encoder = AttentionCnn(EncoderSettings(size=512), CnnSettings()).encoder
-    before = {name: value.clone() for name, value in encoder.state_dict().items()}
-    parts = split_encoder(encoder, channels=3, size=512, side=64)
-    assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
-    assert all(module.training for module in encoder.modules())
-    linear = torch.nn.Sequential(
-        *(
-            torch.nn.Sequential(torch.nn.Conv2d(1, 1, k, padding=p), torch.nn.AvgPool2d(2))
-            for k, p in ((5, 2), (3, 0), (3, 0))
-        )
-    )  # the same geometry, and all weights equal
-    for weight in linear.parameters():
-        torch.nn.init.constant_(weight, 1.0)
-    picture = torch.zeros(1, 1, 512, 512, requires_grad=True)
-    linear(picture)[0, 0, 20, 40].backward()
-    share = picture.grad[0, 0] / picture.grad.sum()
-    middle = torch.arange(512) + 0.5
-    assert float((share.sum(1) * middle).sum()) == pytest.approx(parts.left + parts.pitch * 20.5, abs=1e-3)
-    assert float((share.sum(0) * middle).sum()) == pytest.approx(parts.left + parts.pitch * 40.5, abs=1e-3)
+    assert parts.channels == maps.shape[1]
+    assert encoder.training is False
 
 
 def test_mean_pool_does_not_depend_on_places(tmp_path):
@@ -291,9 +268,10 @@ def test_bfloat16_is_used_in_the_encoder_alone(model, pictures, device):
     with torch.autocast(device.type, torch.bfloat16):
         half = model(pictures, OFFSETS)
         loss = half.scan_logit.square().sum()
-    assert {one.dtype for one in half} == {torch.float32}
+    assert half.location_logit is None
+    assert {part.dtype for part in half[:4]} == {torch.float32}
     # bfloat16 has 8 bits: 0.4 % a product, averaged over thousands
-    for one, wanted in zip(half, exact, strict=True):
+    for one, wanted in zip(half[:4], exact[:4], strict=True):
         assert 0 < (one - wanted).abs().max().item() < 0.02 * wanted.abs().max().item()
     # given the features, what follows is that of float32
     h = half.features

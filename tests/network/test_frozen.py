@@ -131,7 +131,9 @@ def test_feature_set_holds_scans_slices_and_outputs(prepared, model):
     assert got.positions_mm.tolist() == list(rows.position_mm)
     dataset, pictures = ScanDataset(prepared, scans), Pictures(WINDOWS, 32)
     outputs = [model(pictures(dataset[b]), dataset[b].offsets) for b in range(3)]
-    scan, each, attention, x = (torch.cat(parts).detach() for parts in zip(*outputs, strict=True))
+    scan, each, attention, x = (
+        torch.cat(parts).detach() for parts in zip(*(output[:4] for output in outputs), strict=True)
+    )
     wanted = {"cnn_scan": scan.sigmoid(), "cnn_slice": each.sigmoid(), "attention": attention, "x": x}
     for name, values in wanted.items():
         np.testing.assert_array_equal(getattr(got, name).numpy(), values.numpy(), name)

@@ -83,14 +83,14 @@ def maps(mean, std=None):
 
 def test_opacity_of_overlays():
     flat = np.ones((4, 4))
-    evidence = [100 * flat, 50 * flat, 25 * flat, 9 * flat, 0 * flat, -3 * flat, np.nan * flat]
-    shown = pictures.overlay(maps(evidence), "mean", (64, 64))
-    assert shown.top == 100
+    located = [flat, 0.5 * flat, 0.25 * flat, 0.09 * flat, 0 * flat, -3 * flat, np.nan * flat]
+    shown = pictures.overlay(maps(located), "mean", (64, 64))
+    assert shown.top == 1
     assert list(shown.pictures) == list(range(4, 11))
     pixels = [np.asarray(opened(one).convert("RGBA"))[5, 5] for one in shown.pictures.values()]
     assert [int(one[3]) for one in pixels] == pytest.approx([255, 255, 255 / 2, 0, 0, 0, 0], abs=2)
-    np.testing.assert_array_equal(pixels[0][:3], pictures.EVIDENCE.colours(1.0, bytes=True)[:3])
-    np.testing.assert_array_equal(pixels[1][:3], pictures.EVIDENCE.colours(128 / 255, bytes=True)[:3])
+    np.testing.assert_array_equal(pixels[0][:3], pictures.LOCATION.colours(1.0, bytes=True)[:3])
+    np.testing.assert_array_equal(pixels[1][:3], pictures.LOCATION.colours(128 / 255, bytes=True)[:3])
 
 
 def test_position_and_shape_of_overlays():
@@ -103,8 +103,8 @@ def test_position_and_shape_of_overlays():
     y, x = np.unravel_index(alpha.argmax(), alpha.shape)
     assert 0 <= y < 32  # a cell of the square is 32 wide, and one row of cells is cut off above
     assert 96 <= x < 128
-    other = pictures.overlay(maps(mean, np.float32(mean * 7)), "std", (256, 512))
-    assert other.top == pytest.approx(7, rel=0.02)
+    other = pictures.overlay(maps(mean, np.float32(mean * 0.3)), "std", (256, 512))
+    assert other.top == 0.5
     key = np.asarray(opened(other.key).convert("RGBA"))
     np.testing.assert_array_equal(key[0, :, 3], np.arange(256))
 

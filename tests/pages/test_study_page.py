@@ -121,7 +121,7 @@ def test_data_of_the_viewer():
         "soft tissue": 20,
         "bone": 20,
     }
-    for name in ("evidence", "uncertainty"):
+    for name in ("location", "uncertainty"):
         assert list(data["overlays"][name]) == ["12", "13", "14", "15", "16"]
     assert data["runs"] == [[12, 17]]
     top, left, bottom, right = head_box(HU)
@@ -172,7 +172,7 @@ def test_top_pictures_and_first_slice_of_the_viewer():
     plain = re.findall(r'<img src="([^"]+)"[^>]* alt="Slice (\d+), brain window">', html)
     assert plain == [(data["pictures"]["brain"][n - 1], str(n)) for n in (13, 14, 15, 16)]
     over = re.findall(r'<img class="over" src="([^"]+)"', html)
-    assert over == [data["overlays"]["evidence"][str(n)] for n in (12, 13, 14, 15)]
+    assert over == [data["overlays"]["location"][str(n)] for n in (12, 13, 14, 15)]
     assert re.findall(r'id="slider"[^>]* value="(\d+)"', html) == ["16"]
 
 
@@ -211,7 +211,7 @@ def test_without_maps_labels_positions_or_problems():
         model=replace(MODEL, calibration=""),
     )
     text = said(page)
-    assert "No heatmaps for this scan" in text
+    assert "No heatmaps: this model does not locate bleeds" in text
     assert "No problem found in the input" in text
     assert "Nothing was refused, corrected or noted" in text
     assert "Probability, not calibrated, of intracranial" in " ".join(text.split())

@@ -153,7 +153,7 @@ def test_the_window_changes_the_picture(browser):
 def test_overlay_and_opacity_change_the_pixels(browser):
     plain = stage(browser)
     shown = {}
-    for name in ("evidence", "uncertainty"):
+    for name in ("location", "uncertainty"):
         press(browser, "o")
         assert element(browser, f"[data-overlay={name}]").get_attribute("aria-pressed") == "true"
         shown[name] = stage(browser)
@@ -167,7 +167,7 @@ def test_overlay_and_opacity_change_the_pixels(browser):
     set_slider(browser, "#opacity", 60)
     assert stage(browser) == plain
     assert not element(browser, OVER).is_displayed()
-    element(browser, "[data-overlay=evidence]").click()
+    element(browser, "[data-overlay=location]").click()
     element(browser, "#opacity").send_keys(Keys.ARROW_RIGHT)  # its arrows are its own
     assert text(browser, "#percent") == "65 %"
     assert text(browser, "#now") == "Slice 13 of 20"
@@ -286,9 +286,9 @@ def test_both_heatmaps_are_shown_side_by_side(browser):
     assert panes[0].size == panes[1].size
     overlays = browser.execute_script("return scan.overlays")
     assert [one.find_element("css selector", ".over").get_attribute("src") for one in panes] == [
-        overlays[name]["12"] for name in ("evidence", "uncertainty")
+        overlays[name]["12"] for name in ("location", "uncertainty")
     ]
-    assert [one.find_element("css selector", ".about").text for one in panes] == ["evidence", "uncertainty"]
+    assert [one.find_element("css selector", ".about").text for one in panes] == ["location", "uncertainty"]
     assert len({one.find_element("css selector", ".slice").get_attribute("src") for one in panes}) == 1
     press(browser, "+")
     drag(browser, 0.2, 0.1, shift=True)

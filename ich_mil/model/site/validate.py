@@ -112,7 +112,8 @@ def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
     views = training_views([config.member(k) for k in range(config.members)], splits.scan.tolist())
     check_current(splits, views.features.table if prepared is None else prepared.scans, str(config.out))
     used = head_scans(views.features, splits, config)
-    held = {name: splits.scan[splits.split == name].tolist() for name in ("validation", "test")}
+    known = splits[splits.scan.isin({*views.features.scans})]  # other scans train the location alone
+    held = {name: known.scan[known.split == name].tolist() for name in ("validation", "test")}
     chosen = {
         "train": ("fitted", used.learn),
         "validation": ("used for early stopping and calibration", used.watch or []),

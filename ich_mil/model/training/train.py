@@ -47,13 +47,14 @@ from ich_mil.model.training.resume import check_folder
 from ich_mil.model.training.training_sets import (
     has_single_slices,
     head_scans,
-    heads_only,
     in_slices,
+    learned_for,
     open_training,
     prepare_set,
     prepare_training,
     slice_labels_digest,
     trained_on,
+    training_boxes,
     training_extras,
     unseen_by_network,
 )
@@ -241,6 +242,7 @@ def _cnn_features(
     config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame, ranks: Ranks, start: AttentionCnn | None
 ) -> FeatureSet:
     """Train and freeze the CNN, and compute the features of all scans of the split."""
+    without = learned_for(config, "boxes")
     if (config.out / "cnn.json").is_file():
         model = load_cnn(config.out)
     else:
@@ -248,13 +250,15 @@ def _cnn_features(
 
         model = fit_cnn(
             prepared,
-            splits[~splits.scan.isin(heads_only(config))],
+            splits[~splits.scan.isin(learned_for(config, "heads"))],
             config.out / "cnn",
             encoder=config.encoder,
             cnn=config.cnn,
             training=config.training,
             seed=config.seed,
             in_slices=in_slices(config),
+            unlearned=without,
+            boxes=training_boxes(config),
             start=start,
         )
         if ranks.first:
@@ -263,7 +267,7 @@ def _cnn_features(
         config.out / "features" / "train.safetensors",
         model.to(device()),
         prepared,
-        splits.scan.tolist(),
+        splits.scan[~splits.scan.isin(without)].tolist(),
         workers=config.training.workers,
     )
 

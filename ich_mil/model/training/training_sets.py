@@ -16,6 +16,7 @@ from ich_mil.files import digest
 from ich_mil.gp.fit_calibration import calibrating
 from ich_mil.network.training.set_settings import SetSettings
 from ich_mil.progress import say_once
+from ich_mil.sets.boxes import BOXES, Boxes, read_boxes
 from ich_mil.sets.extras import Extras
 from ich_mil.sets.features import FeatureSet, read_feature_table, read_features
 from ich_mil.sets.labels import UNKNOWN
@@ -63,7 +64,12 @@ def training_extras(config: RunConfig, scans: Iterable[str]) -> Extras:
 
 
 def training_views(runs: Sequence[RunConfig], scans: list[str]) -> Views:
-    """Read the features of these scans of the common training set of several finished runs."""
+    """Read the features of these scans of the common training set of several finished runs.
+
+    Scans that train the location alone have no features and are left out.
+    """
+    without = learned_for(runs[0], "boxes")
+    scans = [scan for scan in scans if scan not in without]
     views, paths = [], []
     for run in runs:
         one, of_table = run.train, run.train.layout == "features"
@@ -88,10 +94,21 @@ def has_single_slices(config: RunConfig) -> bool:
     return any(one.layout == "slices" for one in config.training_sets.values())
 
 
-def heads_only(config: RunConfig) -> set[str]:
-    """Scans of training sets with `networks: false`, used for heads but not for networks."""
-    sets = [name for name, one in config.training_sets.items() if not one.networks]
+def learned_for(config: RunConfig, *use: str) -> set[str]:
+    """Scans of the training sets whose `learn` is one of `use`."""
+    sets = [name for name, one in config.training_sets.items() if one.learn in use]
     return {scan for name in sets for scan in open_prepared(config.prepared / name).table.scan}
+
+
+def training_boxes(config: RunConfig) -> Boxes | None:
+    """Boxes of all training sets; None for a network without location. `DataError`: no set has boxes."""
+    if not config.cnn.locate:
+        return None
+    sets = [one for one in config.training_sets.values() if one.layout == "slices"]
+    found = {name: boxes for one in sets for name, boxes in read_boxes(one.path).items()}
+    if not found:
+        raise DataError(f"cnn.locate: no set of layout slices holds {BOXES}; add it, or leave out cnn.locate")
+    return found
 
 
 def trained_on(config: RunConfig, splits: pd.DataFrame) -> str:
@@ -106,7 +123,7 @@ def trained_on(config: RunConfig, splits: pd.DataFrame) -> str:
         if one.layout != "features":
             own = learned[learned.scan.isin(open_prepared(config.prepared / name).scans.index)]
         what = "labelled slices" if one.layout == "slices" else "scans"
-        head = "" if one.networks else " (heads alone)"
+        head = {"all": "", "heads": " (heads alone)", "boxes": " (location alone)"}[one.learn]
         positive = int((own.label == 1).sum())
         parts.append(f"{one.name or one.path.name}: {len(own):,} {what}, {positive:,} positive{head}")
     return "; ".join(parts)
@@ -158,8 +175,9 @@ def head_scans(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) ->
     calibration: bags of one slice would calibrate the probability of a slice. With fewer than `LEAST_WATCHED`
     such scans the head is fitted to both splits and calibrated on folds.
 
-    `features` are of all scans; `splits` has the columns scan, split.
+    `features` are of all scans but those that train the location alone; `splits` has the columns scan, split.
     """
+    splits = splits[splits.scan.isin({*features.scans})]
     learn, held = (splits.scan[splits.split == split].tolist() for split in ("train", "validation"))
     if not held or not has_single_slices(config):
         return HeadScans(learn, held or None)
@@ -190,6 +208,6 @@ def unseen_by_network(features: FeatureSet, splits: pd.DataFrame, config: RunCon
     """Scans of `whole_scans` that the network was not trained on; empty for a run on features."""
     if config.train.layout == "features":
         return []
-    unseen = {*splits.scan[splits.split != "train"], *heads_only(config)}
+    unseen = {*splits.scan[splits.split != "train"], *learned_for(config, "heads")}
     scans = [scan for scan in features.scans if scan in unseen]
     return whole_scans(features, scans, config) if scans else []

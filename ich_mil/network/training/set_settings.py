@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
@@ -31,7 +31,10 @@ class SetSettings:
         window: [level, width] in HU of 8-bit pictures; required for these.
         slice_labels: train on slice labels. A scan with a label for every slice is used as scans of one slice
             each, in the CNN and in the head; other scans keep their scan label.
-        networks: train networks on this set; heads are trained on every set.
+        learn: what the set trains: `all`, networks and heads; `heads` alone; or `boxes`, the location of
+            bleeds in the networks (`cnn.locate`) and nothing else. Take `boxes` for slices whose source
+            predicts their
+            label: networks would learn the source.
         requests: table or folder of request texts of the scans, for `head.family` multimodal
             (`ich_mil.heads.extras`).
         reports: the same for texts that may state the result, which `requests` refuses.
@@ -45,7 +48,7 @@ class SetSettings:
     name: str = ""
     window: list[float] | None = None
     slice_labels: bool = False
-    networks: bool = True
+    learn: Literal["all", "heads", "boxes"] = "all"
     requests: str = ""
     reports: str = ""
     covariates: str = ""
@@ -54,6 +57,8 @@ class SetSettings:
     def __post_init__(self) -> None:
         _ = self.picture_window  # raises
         check_columns(self.columns, self.layout)
+        if self.learn == "boxes" and self.layout != "slices":
+            raise ValueError(f"learn: boxes are of layout slices, not of {self.layout}")
         if self.requests and self.reports:
             raise ValueError("requests and reports: name one of them, not both")
 

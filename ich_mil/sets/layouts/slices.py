@@ -18,6 +18,7 @@ import numpy as np
 
 from ich_mil.errors import DataError, DicomError
 from ich_mil.ledger import Code, LedgerEntry
+from ich_mil.sets.boxes import BOXES
 from ich_mil.sets.labels import name_some
 from ich_mil.sets.layouts.collection import Collection, Refused, Scans, Series, Source, every_file
 from ich_mil.sets.layouts.slice_pictures import Window, is_picture, read_picture
@@ -55,8 +56,10 @@ class SliceCollection(Collection):
             raise DataError(f"{self.path}: line {rows.index[empty][0]}: {reason}")
 
     def files(self) -> Iterator[str]:
-        """All files below the folder except tables of labels in it."""
-        return (path for path in every_file(self.root, self.root) if not LABELS.fullmatch(path))
+        """All files below the folder except tables of labels and boxes in it."""
+        return (
+            path for path in every_file(self.root, self.root) if not LABELS.fullmatch(path) and path != BOXES
+        )
 
     def scan_id(self, path: str, study_uid: str) -> str:
         """File name without its suffix, in Unicode form NFC."""

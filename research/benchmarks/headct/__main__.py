@@ -1,11 +1,12 @@
-"""Cross-validation of the bundled model on CT-ICH scans, 5 folds by patient, with baselines.
+"""Held-out evaluation of the bundled model on whole scans of real heads, one table for each source.
 
-    python -m research.benchmarks.headct --networks checkpoints/headct_rsna --config configs/headct_base.yaml
+    python -m research.benchmarks.headct --networks checkpoints/headct_base --config configs/headct_base.yaml
 
-In: a finished run or ensemble whose networks were trained on labelled RSNA slices, and the configuration of
-the bundled model. Its first set holds the CT-ICH scans, its second the RSNA slices. For each fold, a head is
-fitted to the slices (bags of one) and to the scans of the other folds, and evaluated on the scans of the
-fold. Out: a table over all scans, with intervals by patient, and baselines on the same features and folds.
+In: a finished ensemble whose networks were trained on single slices, and its configuration. Its sets of whole
+scans (CT-ICH, RSNA studies) were learned by heads alone. Heads are fitted again: for each of 5 folds by
+patient over all sources, to the slices (bags of one) and to the scans of the other folds; and for each
+source, to the slices and to the scans of the other sources. Out: a table for each source, with intervals by
+patient, and baselines on the same features.
 """
 
 import argparse
@@ -15,11 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from ich_mil.config import read_config
+from ich_mil.config import RunConfig, read_config
 from ich_mil.evaluate.baselines import position_score, slice_prevalence
 from ich_mil.evaluate.result_table import evaluate, format_table
 from ich_mil.evaluate.scores import Scores
@@ -28,15 +30,16 @@ from ich_mil.gp.fit_calibration import calibrating
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.heads.gaussian_process import GaussianProcessHead
-from ich_mil.kernels.segments import take_bags
 from ich_mil.model.model import Member, TrainedModel
 from ich_mil.model.storage import load_model
-from ich_mil.model.training.training_sets import prepare_training
+from ich_mil.model.training.training_sets import prepare_training, training_views
 from ich_mil.sets.features import FeatureSet
+from ich_mil.sets.store import open_prepared
 from ich_mil.sets.views import Views
 from research.benchmarks.timing import machine_name
 
 FOLDS = 5
+Array = NDArray[np.float64]
 
 
 def with_heads(model: TrainedModel, learn: Views, settings: HeadSettings) -> TrainedModel:
@@ -53,7 +56,9 @@ def with_heads(model: TrainedModel, learn: Views, settings: HeadSettings) -> Tra
     of_scan, of_slices = torch.cat(logits, 1)[:, :, used]
     rule = members[0].head.settings.variant.rule
     joint = Calibration.fit(of_scan, of_slices, features.labels[used], rule=rule)
-    return replace(model, members=tuple(members), calibration=joint if len(members) > 1 else members[0].own)
+    if len(members) == 1:  # calibrated once
+        return replace(model, members=(replace(members[0], own=None),), calibration=members[0].own)
+    return replace(model, members=tuple(members), calibration=joint)
 
 
 def regressed(learn: FeatureSet, held: FeatureSet, pool: str) -> tuple[np.ndarray, np.ndarray]:
@@ -76,6 +81,28 @@ def folds(views: Views, scans: Sequence[str], seed: int) -> Iterator[tuple[list[
         yield slices + [own.scans[b] for b in inside], [own.scans[b] for b in outside]
 
 
+def outputs(
+    model: TrainedModel, views: Views, settings: HeadSettings, learn: list[str], out: list[str]
+) -> dict[str, tuple[Array, Array]]:
+    """Scan and slice probabilities of the scans `out` by each method fitted to the scans `learn`."""
+    known, new = views.select(learn), views.select(out)
+    fitted = with_heads(model, known, settings)
+    found = {"head": predicted(fitted, new)}
+    for k, member in enumerate(fitted.members):
+        alone = replace(fitted, members=(replace(member, own=None),), calibration=member.head.calibration)
+        found[f"member {k} alone"] = predicted(alone, Views.of([new.members[k]]))
+        for pool in ("mean", "max"):
+            name = f"logistic regression, {pool}, member {k}"
+            found[name] = regressed(known.members[k], new.members[k], pool)
+    return found
+
+
+def by_source(config: RunConfig) -> dict[str, list[str]]:
+    """Scans of each training set of whole scans, by the name of the set."""
+    sets = {name: one for name, one in config.training_sets.items() if one.layout != "slices"}
+    return {one.name: list(open_prepared(config.prepared / name).scans.index) for name, one in sets.items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--networks", type=Path, required=True)
@@ -83,39 +110,40 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the folds")
     chosen, rest = parser.parse_known_args()
     config = read_config(["--config", str(chosen.config), *rest])
+    config = replace(config, out=chosen.networks)
     model = load_model(chosen.networks)
     prepared = prepare_training(config, jobs=config.workers)
-    views = model.features(prepared, chosen.networks / "headct" / "features.safetensors")
-    sizes = views.features.offsets.diff().tolist()
-    scans = [scan for scan, size in zip(views.features.scans, sizes, strict=True) if size > 1]
-    held = views.features.select(scans)
-    said: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    place = {scan: b for b, scan in enumerate(held.scans)}
-    for learn, out in folds(views, scans, chosen.seed):
-        known, new = views.select(learn), views.select(out)
-        fitted = with_heads(model, known, config.head)
-        found = {"head": predicted(fitted, new)}
-        for k, member in enumerate(fitted.members):
-            alone = replace(fitted, members=(replace(member, own=None),), calibration=member.own)
-            found[f"member {k} alone"] = predicted(alone, Views.of([new.members[k]]))
-            for pool in ("mean", "max"):
-                name = f"logistic regression, {pool}, member {k}"
-                found[name] = regressed(known.members[k], new.members[k], pool)
-        rows = [place[scan] for scan in out]
-        at = take_bags(held.offsets, torch.tensor(rows))[0].numpy()
-        for name, (scan, slices) in found.items():
-            of_scans, of_slices = said.setdefault(name, (np.zeros(held.n_scans), np.zeros(len(held.x))))
-            of_scans[rows], of_slices[at] = scan, slices
-    scores = [Scores(name, *pair, slice_is_probability=True) for name, pair in said.items()]
-    cnn = held.cnn_slice.numpy(), held.cnn_scan.numpy()
-    scores.append(Scores("CNN alone", cnn[1], cnn[0], slice_is_probability=True))
-    prevalence = np.full(held.n_scans, held.labels.double().mean().item())
-    scores.append(Scores("position only", prevalence, position_score(held.positions.numpy())))
-    share = slice_prevalence(held.slice_labels.numpy())
-    scores.append(Scores("slice prevalence", None, share, slice_is_probability=True))
-    frame = evaluate(scores, held, seed=0, resamples=config.bootstrap)
-    print(f"{machine_name()}; {held.n_scans} scans, {len(held.x)} slices, folds of seed {chosen.seed}")
-    print(format_table(frame))
+    runs = [config.member(k) for k in range(config.members)]
+    views = training_views(runs, list(prepared.scans.index))
+    sources = by_source(config)
+    whole = [scan for own in sources.values() for scan in own]
+    held: dict[str, tuple[dict[str, float], dict[str, Array]]] = {}
+    for learn, out in folds(views, whole, chosen.seed):
+        for name, (scan, slices) in outputs(model, views, config.head, learn, out).items():
+            of_scans, of_slices = held.setdefault(name, ({}, {}))
+            parts = np.split(slices, views.features.select(out).offsets[1:-1].tolist())
+            of_scans.update(zip(out, scan.tolist(), strict=True))
+            of_slices.update(zip(out, parts, strict=True))
+    for source, own in sources.items():
+        features = views.features.select(own)
+        found = {}
+        for name, (of_scans, of_slices) in held.items():
+            slices = np.concatenate([of_slices[scan] for scan in own])
+            found[name] = np.array([of_scans[scan] for scan in own]), slices
+        learn = [scan for scan in views.features.scans if scan not in {*own}]
+        others = outputs(model, views, config.head, learn, own)
+        found |= {f"{name}, other sources": pair for name, pair in others.items() if "logistic" not in name}
+        scores = [Scores(name, *pair, slice_is_probability=True) for name, pair in found.items()]
+        cnn = features.cnn_slice.numpy(), features.cnn_scan.numpy()
+        scores.append(Scores("CNN alone", cnn[1], cnn[0], slice_is_probability=True))
+        prevalence = np.full(features.n_scans, features.labels.double().mean().item())
+        scores.append(Scores("position only", prevalence, position_score(features.positions.numpy())))
+        share = slice_prevalence(features.slice_labels.numpy())
+        scores.append(Scores("slice prevalence", None, share, slice_is_probability=True))
+        frame = evaluate(scores, features, seed=0, resamples=config.bootstrap)
+        print(f"\n{source}: {features.n_scans} scans, {len(features.x)} slices; folds of seed {chosen.seed}")
+        print(format_table(frame), flush=True)
+    print(machine_name())
 
 
 def predicted(model: TrainedModel, views: Views) -> tuple[np.ndarray, np.ndarray]:

@@ -1,11 +1,13 @@
 """A run on whole scans beside single labelled slices, from files to a report."""
 
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import yaml
 from PIL import Image
 
@@ -13,8 +15,12 @@ from ich_mil.cli import train_main
 from ich_mil.config import read_config
 from ich_mil.errors import DataError
 from ich_mil.heads.gaussian_process import GaussianProcessHead
+from ich_mil.model.maps import read_maps
+from ich_mil.model.predictions import read_results
 from ich_mil.model.training import training_sets as sets
 from ich_mil.model.training.train import train
+from ich_mil.model.training.training_sets import trained_on, training_boxes
+from ich_mil.network.frozen import load_cnn
 from ich_mil.network.training import fit_cnn as fit
 from ich_mil.sets.features import read_features
 from ich_mil.sets.preparation.prepare import prepare
@@ -164,3 +170,38 @@ def test_an_external_set_of_slices_must_be_of_others_than_any_training_set(run, 
     known = replace(config, out=tmp_path / "run", external=config.also[0])
     with pytest.raises(DataError, match=r"/b: \d+ of its patients were trained or calibrated on"):
         train(known, resume=False)
+
+
+def test_a_set_of_boxes_trains_the_location_alone(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(sets, "LEAST_WATCHED", 2)
+    shutil.copytree(place / "b", tmp_path / "c")
+    labels = pd.read_csv(tmp_path / "c" / "labels.csv")
+    for path in list((tmp_path / "c").glob("*.png")):  # mirrored: no slice may be in two sets
+        Image.open(path).transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(path.with_stem(f"c_{path.stem}"))
+        path.unlink()
+    labels = labels.assign(slice="c_" + labels.slice)
+    labels.to_csv(tmp_path / "c" / "labels.csv", index=False)
+    boxed = labels.slice[labels.label == 1].iloc[::2]
+    rows = [f"{name},subdural,0.5,0.5,0.4,0.3" for name in boxed]
+    (tmp_path / "c" / "boxes.csv").write_text("\n".join(["slice,kind,x,y,width,height", *rows]))
+    settings = yaml.safe_load((place / "run.yaml").read_text())
+    settings |= {"out": str(tmp_path / "run"), "prepared": str(tmp_path / "prepared")}
+    settings["cnn"] = {"locate": True}
+    settings["also"] += [settings["also"][0] | {"root": str(tmp_path / "c"), "learn": "boxes"}]
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings))
+    words = ["--config", str(tmp_path / "run.yaml")]
+    assert train_main(words) == 0
+    config = read_config(words)
+    splits = load_splits(config.out / "splits.csv")
+    of_boxes = splits[splits.scan.isin(labels.slice)]
+    assert len(of_boxes) == len(labels)
+    assert {*of_boxes.split} == {"train", "validation", "test"}  # by patient, as those of the other sets
+    features = read_features(config.out / "features" / "train.safetensors")
+    assert {*features.scans} == {*splits.scan} - {*labels.slice}
+    assert "(location alone)" in trained_on(config, splits)
+    results = read_results(config.out / "test")
+    assert read_maps(config.out / "test", results.scans[0], results.model).mean.max() <= 1
+    cnn = load_cnn(config.out)
+    assert cnn.locations(torch.rand(2, 1, 32, 32)).shape == (2, *cnn.cells)
+    with pytest.raises(DataError, match=r"no set of layout slices holds boxes\.csv"):
+        training_boxes(replace(config, also=config.also[:1]))

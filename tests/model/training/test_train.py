@@ -301,7 +301,7 @@ def test_training_starts_from_the_networks_of_a_finished_run(config, told, monke
 
 
 def test_networks_are_not_trained_on_sets_for_heads_alone(config, told, sites):
-    begin(replace(config, also=[SetSettings("rsna", str(sites / "other"), networks=False)]))
+    begin(replace(config, also=[SetSettings("rsna", str(sites / "other"), learn="heads")]))
     own = {*open_prepared(config.prepared / "train").scans.index}
     assert {*told["splits"].scan} == own
     assert {*load_splits(config.out / "splits.csv").scan} > own

@@ -14,8 +14,8 @@ from ich_mil.heads.gaussian_process import GaussianProcessHead
 from ich_mil.model.training import training_sets as module
 from ich_mil.model.training.training_sets import (
     head_scans,
-    heads_only,
     in_slices,
+    learned_for,
     slice_labels_digest,
     trained_on,
     unseen_by_network,
@@ -85,7 +85,7 @@ def test_labels_of_slices_that_are_trained_on_have_a_digest(config, tables):
 def test_sets_learned_from_are_named_with_their_scans_and_scans_unseen_by_the_network_are_listed(
     config, tables
 ):
-    also = [SetSettings("slices", "b", name="pictures, real"), SetSettings("rsna", "c", networks=False)]
+    also = [SetSettings("slices", "b", name="pictures, real"), SetSettings("rsna", "c", learn="heads")]
     run = replace(config, also=also)
     scans = [scan for table in tables.values() for scan in dict.fromkeys(table.scan)]
     splits = pd.DataFrame({"scan": scans, "label": [1, 1, 1, 0, 0, 1], "split": "train"})
@@ -140,11 +140,11 @@ def test_a_head_is_calibrated_on_whole_scans_or_where_they_are_few_on_folds(
 
 
 def test_sets_that_networks_are_not_trained_on_are_for_heads_alone(config, tables):
-    assert heads_only(config) == set()
-    run = replace(config, also=[replace(config.also[0], networks=False), config.also[1]])
-    assert heads_only(run) == {*tables["also_1"].scan}
+    assert learned_for(config, "heads") == set()
+    run = replace(config, also=[replace(config.also[0], learn="heads"), config.also[1]])
+    assert learned_for(run, "heads") == {*tables["also_1"].scan}
     with pytest.raises(ValueError, match="no network could be trained"):
-        replace(config, train=replace(config.train, networks=False), also=[])
+        replace(config, train=replace(config.train, learn="heads"), also=[])
 
 
 def test_single_slices_do_not_calibrate_beside_scans(tmp_path):
