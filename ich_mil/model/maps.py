@@ -129,9 +129,8 @@ def make_maps(model: TrainedModel, hu: np.ndarray, scan: ScanPrediction) -> Scan
     box = head_box(hu) if cropped else HeadBox.whole(hu)
     each = [_locations(cnn, box.crop(hu), chosen) for cnn in networks]
     side = max(maps.shape[-1] for maps in each)
-    maps = torch.stack(
-        [interpolate(one[None], (side, side), mode="bilinear")[0] for one in each]
-    )  # (L, k, h, h)
+    alike = [interpolate(one[None], (side, side), mode="bilinear")[0] for one in each]
+    maps = torch.stack(alike)  # (L, k, h, h)
     mean, std = maps.mean(0).cpu().numpy(), maps.std(0, correction=0).cpu().numpy()
     return ScanMaps(np.array(chosen), mean, std, np.array(box) if cropped else None)
 

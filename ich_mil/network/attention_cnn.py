@@ -184,9 +184,7 @@ class AttentionCnn(nn.Module):
             raise ValueError(f"offsets of {len(bags)} slices do not fit {len(maps)} pictures")
         n_bags = len(offsets) - 1
         encoded = self.encode_maps(maps, blocks=blocks).to(self.classifier.weight)
-        features, cells = encoded.split(
-            [self.settings.features, encoded.shape[1] - self.settings.features], 1
-        )
+        features, cells = encoded.tensor_split([self.settings.features], dim=1)  # (N, D), (N, h w or 0)
         with torch.autocast(maps.device.type, enabled=False):
             V, U = self.attention_v(features), self.attention_u(features)
             gate = torch.tanh(V) * torch.sigmoid(U)  # (N, 64)

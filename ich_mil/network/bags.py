@@ -38,8 +38,7 @@ class Batch:
         labels: (B,) float32 bag labels in {0, 1}; -1 where unknown.
         scans: scan ids; one per bag unless a scan is used slice by slice.
         variations: augmentation of each scan (`ich_mil.network.training.augment`); empty for no augmentation.
-        targets: (n, G, G) of each scan (`ich_mil.network.training.box_targets`); empty: no location is
-        learned.
+        targets: (n, G, G) of each scan (`ich_mil.network.training.box_targets`); empty: none is learned.
     """
 
     hu: tuple[Tensor, ...]

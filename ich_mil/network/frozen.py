@@ -20,7 +20,6 @@ from ich_mil.kernels.segments import take_bags
 from ich_mil.model_files import read_json, read_tensors, record
 from ich_mil.network.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.network.bags import Batch, ScanDataset
-from ich_mil.network.encoder_parts import EncoderParts, split_encoder
 from ich_mil.network.loader import loader
 from ich_mil.network.slice_encoders import EncoderSettings
 from ich_mil.progress import progress
@@ -113,7 +112,7 @@ def extract_features(
         batches = progress(batches, total=len(mine), what="extract features")
     outputs = _outputs(model, batches)
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-    shapes = [(), (), (), (model.classifier.in_features,), (2 * _low_parts(model).channels,)]
+    shapes = [(), (), (), (model.classifier.in_features,), (2 * low_blocks(model)[1],)]
     results = _together(outputs, mine, offsets, shapes, ranks)
     slices = pd.concat([prepared.slices(scan) for scan in scans])
     features = _feature_set(results, offsets, prepared.scans.loc[list(scans)], slices)
@@ -155,16 +154,26 @@ def _feature_set(
     )
 
 
-def _low_parts(model: AttentionCnn) -> EncoderParts:
-    """The encoder, divided below the low maps that `texture_of` summarises."""
-    reads = model.encoder_settings
-    return split_encoder(model.encoder, channels=reads.n_channels, size=reads.size, side=reads.size // 8)
+@torch.no_grad()
+def low_blocks(model: AttentionCnn) -> tuple[int, int]:
+    """Number of lower blocks up to the map that `texture_of` summarises, and its number of channels F.
+
+    It is the first map with at most an eighth of the picture's pixels a side; if none is, the last. The model
+    is in evaluation mode.
+    """
+    reads, blocks = model.encoder_settings, 0
+    maps = next(model.parameters()).new_zeros(1, reads.n_channels, reads.size, reads.size)
+    while blocks < len(model.encoder) and maps.shape[-1] > reads.size // 8:
+        maps = model.encoder[blocks](maps)
+        blocks += 1
+    return blocks, maps.shape[1]
 
 
 def _outputs(model: AttentionCnn, batches: Iterable[Batch]) -> list[tuple[Tensor, ...]]:
     """Scan logit, slice logits, attention, features and texture of each batch, on the device of the model."""
     device, pictures = next(model.parameters()).device, model.pictures()
-    blocks, outputs = len(_low_parts(model).first), []
+    blocks, _ = low_blocks(model)
+    outputs = []
     # by default cuDNN rounds the inputs of convolutions to TF32, with a significand of 11 bits
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         for batch in batches:

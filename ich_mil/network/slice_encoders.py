@@ -5,7 +5,7 @@ channels (valid padding), each followed by ReLU, BatchNorm and 2x2 max pooling. 
 result in a 6x6 map. At other sizes the last map is the smallest with at least 6x6 cells.
 
 A timm model is used up to its last feature map, as a sequence of blocks. The first block
-standardises the pictures as expected by the weights of the model. `encoder_parts.py` splits that sequence.
+standardises the pictures as expected by the weights of the model.
 """
 
 import copy

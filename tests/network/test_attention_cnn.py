@@ -13,8 +13,7 @@ from torch import nn
 
 from ich_mil.errors import ModelError
 from ich_mil.network.attention_cnn import AttentionCnn, CnnSettings
-from ich_mil.network.encoder_parts import split_encoder
-from ich_mil.network.frozen import load_cnn, save_cnn
+from ich_mil.network.frozen import load_cnn, low_blocks, save_cnn
 from ich_mil.network.slice_encoders import EncoderSettings, build_encoder, map_shape, paper_encoder
 
 SIZES = [3, 1, 5, 2]
@@ -226,25 +225,23 @@ def test_a_weight_file_runs_no_code(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("backbone", "size", "side", "cells"),
+    ("backbone", "size", "most", "blocks", "cells"),
     [
-        ("paper", 64, 64, 32),
-        ("paper", 512, 64, 62),
-        ("paper", 64, 4, 6),  # nowhere 4 cells or less: the whole encoder
-        ("resnet18", 130, 33, 33),
+        ("paper", 64, None, 3, 6),
+        ("paper", 512, None, 3, 62),
+        ("resnet18", 130, None, 9, 9),
+        ("paper", 64, 2, 2, 15),
     ],
 )
-def test_an_encoder_in_two_parts_is_the_encoder(backbone, size, side, cells):
+def test_textures_are_of_the_first_small_map_or_the_last(backbone, size, most, blocks, cells):
     torch.manual_seed(0)
-    encoder = AttentionCnn(EncoderSettings(name=backbone, size=size), CnnSettings()).eval().encoder
-    parts = split_encoder(encoder, channels=3, size=size, side=side)
-    pictures = torch.rand(2, 3, size, size)
+    model = AttentionCnn(EncoderSettings(name=backbone, size=size, blocks=most), CnnSettings()).eval()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    count, channels = low_blocks(model)
     with torch.no_grad():
-        maps = parts.first(pictures)
-        assert maps.shape[-1] == cells
-        assert torch.equal(parts.rest(maps), encoder(pictures))
-    assert parts.channels == maps.shape[1]
-    assert encoder.training is False
+        maps = model.encoder[:count](torch.rand(2, 3, size, size))
+    assert (count, *maps.shape[1:]) == (blocks, channels, cells, cells)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_mean_pool_does_not_depend_on_places(tmp_path):
