@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+PICTURES := $(abspath ../shared/data)
 
 .PHONY: install demo headct-base test test-nightly test-gpu test-services lint docs clean
 
@@ -24,8 +25,12 @@ demo: $(STAMP)
 headct-base: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[headct]'
 	$(BIN)/python ../shared/tools/ctich_to_dicom.py ../shared/data/ctich data/ctich/rsna --layout rsna
-	mkdir -p data/rsna_png && ln -sf $(abspath ../shared/data/rsna_png)/*.png data/rsna_png
-	grep -v -e ID_a0f1da3ce -e ID_ad5fcf757 ../shared/data/rsna_png/labels.csv > data/rsna_png/labels.csv  # in rsna_scans
+	mkdir -p data/rsna_png data/rsna_boxes
+	grep -v -e ID_a0f1da3ce -e ID_ad5fcf757 $(PICTURES)/rsna_png/labels.csv > data/rsna_png/labels.csv  # in rsna_scans
+	grep -E '^slice|,boxes\b' $(PICTURES)/rsna_more/labels.csv > data/rsna_boxes/labels.csv
+	cp $(PICTURES)/rsna_more/boxes.csv data/rsna_boxes
+	tail -n +2 data/rsna_png/labels.csv | cut -d, -f1 | xargs -I{} ln -sf $(PICTURES)/rsna_png/{}.png data/rsna_png
+	tail -n +2 data/rsna_boxes/labels.csv | cut -d, -f1 | xargs -I{} ln -sf $(PICTURES)/rsna_more/{}.jpg data/rsna_boxes
 	$(BIN)/python train.py --config configs/headct_base.yaml
 	$(BIN)/python -m research.benchmarks.headct.bundle checkpoints/headct_base checkpoints/headct-base
 

@@ -72,6 +72,7 @@ from ich_mil.sets.splits import (
     check_same,
     check_unseen,
     draw_splits,
+    fold_splits,
     learned_from,
     load_splits,
     read_splits,
@@ -138,7 +139,7 @@ def check_config(config: RunConfig) -> None:
     """
     check_logger(config.training.logger)
     if config.split.file is None:
-        _check_stopping(config, bool(config.split.validation))
+        _check_stopping(config, bool(config.split.validation or config.split.folds))
     if config.train.layout != "features" and not (config.out / "cnn.json").is_file():
         check_installed("lightning", "train", "training a network")
         AttentionCnn(config.encoder, config.cnn)  # fails here rather than after a long preparation
@@ -201,9 +202,12 @@ def _divide(config: RunConfig, scans: pd.DataFrame) -> pd.DataFrame:
         if rest := sorted(set(scans.index) - set(splits.scan)):
             say(f"{file}: {len(rest)} scans are in no split and are not used: {name_some(rest)}")
     else:
-        shares = {"validation": config.split.validation, "test": config.split.test}
+        one = config.split
         with named(config.train.path):
-            splits = draw_splits(scans, **shares, seed=config.seed)
+            if one.folds:
+                splits = fold_splits(scans, folds=one.folds, fold=one.fold)
+            else:
+                splits = draw_splits(scans, validation=one.validation, test=one.test, seed=config.seed)
     if not (splits.split == "validation").any() and config.head.calibration != "none":
         learn = splits[splits.split == "train"]
         labels = torch.tensor(learn.label.tolist())
@@ -250,15 +254,13 @@ def _cnn_features(
 
         model = fit_cnn(
             prepared,
-            splits[~splits.scan.isin(learned_for(config, "heads"))],
+            splits[~splits.scan.isin(learned_for(config, "heads", "boxes"))],
             config.out / "cnn",
             encoder=config.encoder,
             cnn=config.cnn,
             training=config.training,
             seed=config.seed,
             in_slices=in_slices(config),
-            unlearned=without,
-            boxes=training_boxes(config),
             start=start,
         )
         if ranks.first:
