@@ -33,7 +33,7 @@ REMOVED: dict[str, dict[str, Any]] = {
     "RunConfig": {"thickness_mm": 5.0},
     "SetSettings": {"networks": True},
     "TrainingSettings": {"bleeds": 0, "controls": 0, "warmup_steps": 0, "accumulate": 1},
-    "CnnSettings": {"dropout": 0.3, "chunk_slices": 256},
+    "CnnSettings": {"dropout": 0.3, "chunk_slices": 256, "locate": False},
     "HeadSettings": {
         **dict.fromkeys(("logistic_tail", "log_h", "update")),
         **{"margin_c": 0.5, "margin_v": 0.5, "chains": 4, "burn_in": 500, "draws": 500, "outer": 5},

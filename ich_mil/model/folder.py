@@ -29,6 +29,7 @@ MODEL_FILES = (
     "cnn.json",
     "cnn.safetensors",
     "cnn_sigmoid.json",
+    "location.safetensors",
     "head_fit.json",
     "likeness.safetensors",
     REFERENCE,

@@ -1,13 +1,14 @@
 """Computation and storage of the heatmaps of a scan, `maps/<scan>.safetensors` beside `predictions.json`.
 
-A map is the probability that a cell lies in a box around a bleed, by the location layer of each network
-(`CnnSettings.locate`): its mean and its standard deviation over the networks. How often its maximum lies in a
-box stands in the model card. Networks without that layer have no maps: what their slice probability depends
-on does not point to the bleed (research/RESULTS.md, "Where the bleed is").
+A map is the probability that a part of a slice lies in a box around a bleed: the probability of the slice
+times that of the part in a slice with a bleed (`ich_mil.network.location`); mean and standard deviation over
+the members. How often its maximum lies in a box stands in the model card. Members without a location have no
+maps: what their slice probability depends on does not point to the bleed (research/RESULTS.md, "Where the
+bleed is").
 
 Pages and DICOM results are rendered from the file, without the model.
 
-Shapes: L networks, k slices with maps, h, w cells of a map, H, W pixels of a slice.
+Shapes: L members, k slices with maps, h, w parts of a map, H, W pixels of a slice.
 """
 
 from dataclasses import dataclass, replace
@@ -18,14 +19,12 @@ import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
-from torch import Tensor
 from torch.nn.functional import interpolate
 
 from ich_mil.errors import DataError
 from ich_mil.files import digest, whole_file
 from ich_mil.model.model import TrainedModel
 from ich_mil.model.predictions import Provenance, ScanPrediction
-from ich_mil.network.attention_cnn import AttentionCnn
 from ich_mil.sets.store import scan_file
 from ich_mil.study.head_box import HeadBox, head_box
 
@@ -39,9 +38,9 @@ class ScanMaps:
 
     Attributes:
         slices: (k,) int64 slice indices in the scan, increasing, 0 = lowest.
-        mean: (k, h, w) float32 probability that a cell lies in a box around a bleed: mean over networks. The
-            cells cover `box`, padded to a square around its centre (`ich_mil.network.windows.resize`).
-        std: (k, h, w) float32 standard deviation over networks; 0 for a single network.
+        mean: (k, h, w) float32 probability that a part lies in a box around a bleed: mean over members. The
+            parts cover `box`, padded to a square around its centre (`ich_mil.network.windows.resize`).
+        std: (k, h, w) float32 standard deviation over members; 0 for a single one.
         box: (4,) int64 region of the slices that the maps cover, pixels, as in `HeadBox`; None: the whole
             slice.
     """
@@ -119,24 +118,20 @@ def read_maps(folder: Path, scan: ScanPrediction, model: Provenance) -> ScanMaps
 
 
 def make_maps(model: TrainedModel, hu: np.ndarray, scan: ScanPrediction) -> ScanMaps | None:
-    """Heatmaps of the `MAPPED` most probable slices of a scan (n, H, W); None if no network has maps."""
-    networks = [member.cnn for member in model.members if member.cnn and member.cnn.settings.locate]
-    if not networks:
+    """Heatmaps of the `MAPPED` most probable slices of a scan (n, H, W); None if no member has a location."""
+    pairs = [(one.cnn, one.location) for one in model.members if one.cnn and one.location]
+    if not pairs:
         return None
-    chosen = sorted(sorted(range(len(scan.slices)), key=lambda n: -scan.slices[n].probability)[:MAPPED])
-    cropped = networks[0].encoder_settings.crop  # maps of whole slices and of heads cannot be averaged
-    networks = [cnn for cnn in networks if cnn.encoder_settings.crop == cropped]
+    probability = np.array([one.probability for one in scan.slices])
+    chosen = np.sort((-probability).argsort(kind="stable")[:MAPPED])
+    cropped = pairs[0][0].encoder_settings.crop  # maps of whole slices and of heads cannot be averaged
     box = head_box(hu) if cropped else HeadBox.whole(hu)
-    each = [_locations(cnn, box.crop(hu), chosen) for cnn in networks]
-    side = max(maps.shape[-1] for maps in each)
-    alike = [interpolate(one[None], (side, side), mode="bilinear")[0] for one in each]
-    maps = torch.stack(alike)  # (L, k, h, h)
-    mean, std = maps.mean(0).cpu().numpy(), maps.std(0, correction=0).cpu().numpy()
-    return ScanMaps(np.array(chosen), mean, std, np.array(box) if cropped else None)
-
-
-@torch.inference_mode()
-def _locations(cnn: AttentionCnn, hu: np.ndarray, chosen: list[int]) -> Tensor:
-    """Probabilities (k, h, h), by one network, that a cell of the chosen slices lies in a box."""
-    pictures = cnn.pictures().scan(torch.from_numpy(hu).to(next(cnn.parameters()).device))
-    return cnn.locations(pictures[chosen])
+    shown = torch.from_numpy(box.crop(hu))
+    each = [
+        location.maps(cnn, shown, chosen.tolist())
+        for cnn, location in pairs
+        if cnn.encoder_settings.crop == cropped
+    ]
+    maps = probability[chosen, None, None] * np.stack(each)  # (L, k, h, w)
+    mean, std = (one.astype(np.float32) for one in (maps.mean(0), maps.std(0)))
+    return ScanMaps(chosen, mean, std, np.array(box) if cropped else None)

@@ -42,6 +42,7 @@ from ich_mil.ledger import THRESHOLD
 from ich_mil.model.predictions import DIGITS, Provenance, read_results
 from ich_mil.network.attention_cnn import AttentionCnn
 from ich_mil.network.frozen import stored_features
+from ich_mil.network.location import Location
 from ich_mil.progress import say_once
 from ich_mil.ranks import device
 from ich_mil.sets.extras import Extras
@@ -78,6 +79,7 @@ class Member:
             for a single run, or where the head is not calibrated.
         seed: seed of the samples.
         likeness: check of the likeness to the training scans; None where the run has none.
+        location: location of bleeds within slices; None for a run without boxes.
     """
 
     folder: Path
@@ -86,6 +88,7 @@ class Member:
     own: Calibration | None
     seed: int
     likeness: Likeness | None
+    location: Location | None = None
 
     def calibration(self, joint: Calibration | None) -> Calibration | None:
         """Calibration of the head's logits: `own`, followed by the `joint` calibration of the model."""

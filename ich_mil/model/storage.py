@@ -17,6 +17,7 @@ from ich_mil.model.model import Member, TrainedModel
 from ich_mil.model.predictions import Provenance
 from ich_mil.model_files import read_json, record
 from ich_mil.network.frozen import load_cnn
+from ich_mil.network.location import LOCATION, Location
 from ich_mil.study.series import AVERAGE_TO_MM
 
 ENSEMBLE_FORMAT = "ich_mil.ensemble.1"
@@ -54,12 +55,15 @@ def _load_run(folder: Path, about: dict[str, Any]) -> TrainedModel:
         )
     cnn = load_cnn(folder) if about["cnn"] else None
     config = about["config"]
+    location = None if cnn is None else Location.load(folder, cnn.channels)
+    if location is not None:
+        files.append(folder / LOCATION)
     family = FAMILIES[config["head"]["family"]].head()
     head = family.load(folder, n_features=None if cnn is None else cnn.settings.features)
     return _model(
         folder,
         about,
-        members=(Member(folder, cnn, head, None, config["seed"], Likeness.load(folder)),),
+        members=(Member(folder, cnn, head, None, config["seed"], Likeness.load(folder), location),),
         calibration=head.calibration,
         name=head.name,
         weights=[path.read_bytes() for path in files],

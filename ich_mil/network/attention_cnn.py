@@ -10,12 +10,7 @@ Castro-Macías et al. 2024, section 6.3, and the authors' notebooks) and classif
 The last equality holds because the attention weights of a scan sum to 1. Hence `vᵀ h_n + c` is the slice
 logit, and its sigmoid is the CNN's slice probability.
 
-With `CnnSettings.locate` the network also predicts where a bleed is: a linear layer on each cell of the
-feature map gives the logit that the cell lies in a box around a bleed. It shares the encoder with the
-features.
-
-Shapes: B scans, N slices (packed), C channels, S pixels, D features, F channels and h x w cells of a feature
-map.
+Shapes: B scans, N slices (packed), C channels, S pixels, D features, F channels of a feature map.
 """
 
 from collections.abc import Iterator
@@ -52,7 +47,6 @@ class BagOutput(NamedTuple):
     slice_logit: Tensor  # (N,)
     attention: Tensor  # (N,) sums to 1 in each scan
     features: Tensor  # (N, D)
-    location_logit: Tensor | None = None  # (N, h, w); with `CnnSettings.locate`
 
 
 class AttentionCnn(nn.Module):
@@ -62,6 +56,7 @@ class AttentionCnn(nn.Module):
         encoder: sequence of blocks; the lowest `frozen` of them are not trained.
         encoder_settings: settings of the encoder and its input pictures.
         settings: settings of the layers after the encoder.
+        channels: channels F of the encoder's feature map.
     """
 
     def __init__(self, encoder: EncoderSettings, settings: CnnSettings) -> None:
@@ -75,19 +70,18 @@ class AttentionCnn(nn.Module):
         self.encoder = built
         self.frozen = frozen_blocks(encoder, len(built))
         self.encoder[: self.frozen].requires_grad_(False)
-        channels, height, width = map_shape(self.encoder, encoder)
+        self.channels, height, width = map_shape(self.encoder, encoder)
         flatten = encoder.name == PAPER and settings.pool == "flatten"
         self.pool: nn.Module = (
             nn.Flatten() if flatten else nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         )
         self.dropout = nn.Dropout(DROPOUT)
-        self.project = nn.Linear(channels * height * width if flatten else channels, settings.features)
+        width_of_input = self.channels * (height * width if flatten else 1)
+        self.project = nn.Linear(width_of_input, settings.features)
         self.attention_v = nn.Linear(settings.features, ATTENTION_HIDDEN)
         self.attention_u = nn.Linear(settings.features, ATTENTION_HIDDEN)
         self.attention_w = nn.Linear(ATTENTION_HIDDEN, 1)
         self.classifier = nn.Linear(settings.features, 1)
-        self.cells = height, width
-        self.locator = nn.Conv2d(channels, 1, 1) if settings.locate else None
         self.train()  # puts frozen blocks into evaluation mode; Lightning keeps the modes of all modules
 
     def train(self, mode: bool = True) -> Self:
@@ -118,15 +112,14 @@ class AttentionCnn(nn.Module):
 
     def _encode_chunk(self, maps: Tensor, blocks: int) -> Tensor:
         maps = self.encoder[blocks:](maps.contiguous(memory_format=torch.channels_last))
-        features = self.features_of_maps(maps)
-        return features if self.locator is None else torch.cat([features, self.locator(maps).flatten(1)], 1)
+        return self.features_of_maps(maps)
 
     def encode(self, pictures: Tensor) -> Tensor:
         """Features (N, D) of pictures (N, C, S, S), computed `chunk_slices` at a time."""
-        return self.encode_maps(self.frozen_maps(pictures))[:, : self.settings.features]
+        return self.encode_maps(self.frozen_maps(pictures))
 
     def encode_maps(self, maps: Tensor, *, blocks: int | None = None) -> Tensor:
-        """Features and location logits (N, D [+ h w]) of `frozen_maps`, computed `chunk_slices` at a time."""
+        """Features (N, D) of `frozen_maps` (N, F, h, w), computed `chunk_slices` at a time."""
         blocks = self.frozen if blocks is None else blocks
         count = -(-len(maps) // self.chunk_slices)
         if self.encoder.training:
@@ -154,14 +147,6 @@ class AttentionCnn(nn.Module):
         )
         return features
 
-    @torch.no_grad()
-    def locations(self, pictures: Tensor) -> Tensor:
-        """Probability (n, h, w) that a cell of pictures (n, C, S, S) lies in a box around a bleed."""
-        assert self.locator is not None  # of a network with `CnnSettings.locate`
-        maps = self.encoder(pictures.contiguous(memory_format=torch.channels_last))
-        located: Tensor = self.locator(maps)[:, 0].sigmoid()
-        return located
-
     def forward(self, pictures: Tensor, offsets: Tensor) -> BagOutput:
         """Classify packed scans.
 
@@ -183,16 +168,14 @@ class AttentionCnn(nn.Module):
         if len(bags) != len(maps):
             raise ValueError(f"offsets of {len(bags)} slices do not fit {len(maps)} pictures")
         n_bags = len(offsets) - 1
-        encoded = self.encode_maps(maps, blocks=blocks).to(self.classifier.weight)
-        features, cells = encoded.tensor_split([self.settings.features], dim=1)  # (N, D), (N, h w or 0)
+        features = self.encode_maps(maps, blocks=blocks).to(self.classifier.weight)  # (N, D)
         with torch.autocast(maps.device.type, enabled=False):
             V, U = self.attention_v(features), self.attention_u(features)
             gate = torch.tanh(V) * torch.sigmoid(U)  # (N, 64)
             attention = bag_softmax(self.attention_w(gate).squeeze(-1), bags, n_bags)  # (N,)
             slice_logit = self.classifier(features).squeeze(-1)  # (N,)
             scan_logit = bag_sum(attention * slice_logit, bags, n_bags)  # (B,)
-        located = None if self.locator is None else cells.unflatten(1, self.cells)  # (N, h, w)
-        return BagOutput(scan_logit, slice_logit, attention, features, located)
+        return BagOutput(scan_logit, slice_logit, attention, features)
 
 
 @contextmanager

@@ -13,7 +13,6 @@ channels, S picture size in pixels.
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
@@ -22,7 +21,6 @@ from ich_mil.kernels.segments import bag_index
 from ich_mil.network.pictures import Variation, pictures_of, vary
 from ich_mil.network.windows import to_pictures
 from ich_mil.ranks import ALONE, Ranks
-from ich_mil.sets.labels import UNKNOWN
 from ich_mil.sets.store import PreparedSet
 from ich_mil.study.head_box import HeadBox, head_box
 from ich_mil.study.window_presets import Windows
@@ -38,7 +36,6 @@ class Batch:
         labels: (B,) float32 bag labels in {0, 1}; -1 where unknown.
         scans: scan ids; one per bag unless a scan is used slice by slice.
         variations: augmentation of each scan (`ich_mil.network.training.augment`); empty for no augmentation.
-        targets: (n, G, G) of each scan (`ich_mil.network.training.box_targets`); empty: none is learned.
     """
 
     hu: tuple[Tensor, ...]
@@ -46,7 +43,6 @@ class Batch:
     labels: Tensor
     scans: tuple[str, ...]
     variations: tuple[Variation, ...] = ()
-    targets: tuple[Tensor, ...] = ()
 
     def to(self, device: torch.device) -> "Batch":
         """Copy the batch to a device, except `offsets`: the host reads them and would wait for the GPU."""
@@ -57,20 +53,18 @@ class Batch:
         return self._each(Tensor.pin_memory)
 
     def _each(self, copy: Callable[[Tensor], Tensor]) -> "Batch":
-        hu, targets = (tuple(map(copy, parts)) for parts in (self.hu, self.targets))
-        return replace(self, hu=hu, labels=copy(self.labels), targets=targets)
+        return replace(self, hu=tuple(map(copy, self.hu)), labels=copy(self.labels))
 
 
 class ScanDataset(Dataset[Batch]):
     """Dataset of scans: item i is scan i as a batch of one scan.
 
-    Scans are cropped to the head if `crop`. The scans `in_slices` are used slice by slice. The labels of the
-    scans `unlearned` are unknown in the items.
+    Scans are cropped to the head if `crop`. The scans `in_slices` are used slice by slice.
 
     Attributes:
         labels: scan labels.
         sizes: (scans,) number of slices of each scan.
-        bag_labels: known labels of the bags of all scans, in order.
+        bag_labels: labels of the bags of all scans, in order.
     """
 
     def __init__(
@@ -80,34 +74,27 @@ class ScanDataset(Dataset[Batch]):
         *,
         crop: bool = False,
         in_slices: Collection[str] = (),
-        unlearned: Collection[str] = (),
     ) -> None:
         self.prepared, self.scans, self.crop = prepared, list(scans), crop
         self._boxes: dict[int, HeadBox] = {}
         about = prepared.scans.loc[self.scans]
         self.labels: list[int] = about.label.tolist()
         self.sizes = torch.tensor(about.slices.tolist())
-        chosen, hidden = {*in_slices}, {*unlearned}
+        chosen = {*in_slices}
         self._bags = [
-            prepared.slices(scan).slice_label.tolist()
-            if scan in chosen
-            else [UNKNOWN if scan in hidden else label]
+            prepared.slices(scan).slice_label.tolist() if scan in chosen else [label]
             for scan, label in zip(self.scans, self.labels, strict=True)
         ]
-        self.bag_labels = [label for labels in self._bags for label in labels if label != UNKNOWN]
+        self.bag_labels = [label for labels in self._bags for label in labels]
 
     def __len__(self) -> int:
         return len(self.scans)
 
-    def box(self, index: int, hu: np.ndarray) -> HeadBox:
-        """The rectangle of scan `index`, HU (n, H, W), that items contain: the head if `crop`, else all."""
-        if index not in self._boxes:
-            self._boxes[index] = head_box(hu) if self.crop else HeadBox.whole(hu)
-        return self._boxes[index]
-
     def __getitem__(self, index: int) -> Batch:
         stack = self.prepared.hu(self.scans[index])
-        hu = torch.from_numpy(self.box(index, stack).crop(stack))
+        if index not in self._boxes:
+            self._boxes[index] = head_box(stack) if self.crop else HeadBox.whole(stack)
+        hu = torch.from_numpy(self._boxes[index].crop(stack))
         return Batch(
             (hu,),
             torch.arange(0, len(hu) + 1, len(hu) // len(self._bags[index])),  # one bag, or one bag per slice
@@ -230,5 +217,4 @@ def collate(batches: Sequence[Batch]) -> Batch:
         torch.cat([batch.labels for batch in batches]),
         tuple(scan for batch in batches for scan in batch.scans),
         tuple(variation for batch in batches for variation in batch.variations),
-        tuple(target for batch in batches for target in batch.targets),
     )

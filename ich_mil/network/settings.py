@@ -62,10 +62,7 @@ class CnnSettings:
         pool: pooling of the feature map of the `paper` encoder: `flatten`, as in the papers, or `mean`. The
             mean is invariant to the position of a bleed, which helps with few scans. The maps of all other
             encoders are always averaged.
-        locate: also predict where in a slice a bleed is. Trained on the boxes of the training sets of layout
-            `slices` (`ich_mil.sets.boxes`), beside the labels.
     """
 
     features: Literal[8, 32, 128] = 8
     pool: Literal["flatten", "mean"] = "flatten"
-    locate: bool = False

@@ -7,6 +7,7 @@ In: a `RunConfig`. Out, in `config.out`:
     run.json               format, configuration and its hash, library versions at the start
     cnn/                   Lightning checkpoints and log.csv
     cnn.safetensors/.json  the frozen CNN
+    location.safetensors   location of bleeds within slices; with boxes
     features/train.safetensors   features of all labelled scans
     head.safetensors/.json the Gaussian process with its calibration
     cnn_sigmoid.json       calibration of the CNN's own probability in result tables
@@ -60,6 +61,7 @@ from ich_mil.model.training.training_sets import (
 )
 from ich_mil.network.attention_cnn import AttentionCnn
 from ich_mil.network.frozen import load_cnn, save_cnn, stored_features
+from ich_mil.network.location import LOCATION, Location
 from ich_mil.network.training.loggers import check_logger
 from ich_mil.progress import say
 from ich_mil.ranks import Ranks, device, these_ranks
@@ -265,6 +267,9 @@ def _cnn_features(
         )
         if ranks.first:
             save_cnn(model, config.out)
+    if ranks.first and not (config.out / LOCATION).is_file() and (boxes := training_boxes(config)):
+        learned = splits.scan[splits.split == "train"]
+        Location.fit(model.to(device()), prepared, learned, boxes).save(config.out)
     return stored_features(
         config.out / "features" / "train.safetensors",
         model.to(device()),

@@ -100,14 +100,14 @@ def learned_for(config: RunConfig, *use: str) -> set[str]:
     return {scan for name in sets for scan in open_prepared(config.prepared / name).table.scan}
 
 
-def training_boxes(config: RunConfig) -> Boxes | None:
-    """Boxes of all training sets; None for a network without location. `DataError`: no set has boxes."""
-    if not config.cnn.locate:
-        return None
-    sets = [one for one in config.training_sets.values() if one.layout == "slices"]
-    found = {name: boxes for one in sets for name, boxes in read_boxes(one.path).items()}
-    if not found:
-        raise DataError(f"cnn.locate: no set of layout slices holds {BOXES}; add it, or leave out cnn.locate")
+def training_boxes(config: RunConfig) -> Boxes:
+    """Boxes of all training sets. `DataError`: a set with `learn: boxes` has none."""
+    found: dict[str, np.ndarray] = {}
+    for one in config.training_sets.values():
+        own = read_boxes(one.path) if one.layout == "slices" else {}
+        if one.learn == "boxes" and not own:
+            raise DataError(f"{one.path}: learn: boxes is set, but there is no {BOXES}; add it")
+        found |= own
     return found
 
 

@@ -17,8 +17,6 @@ from torch.utils.data import Dataset
 
 from ich_mil.network.bags import Batch, ScanDataset
 from ich_mil.network.pictures import Variation
-from ich_mil.network.training.box_targets import PARTS, box_target, moved
-from ich_mil.sets.boxes import Boxes
 
 TURN = 15.0
 """Largest rotation, in degrees."""
@@ -57,11 +55,10 @@ class VariedScans(Dataset[Batch]):
         scans: the original scans.
         seed: random seed.
         augmented: whether pictures are augmented.
-        boxes: boxes of slices, by their names; None: without targets.
     """
 
-    def __init__(self, scans: ScanDataset, *, seed: int, augmented: bool, boxes: Boxes | None = None) -> None:
-        self.scans, self.seed, self.augmented, self.boxes = scans, seed, augmented, boxes
+    def __init__(self, scans: ScanDataset, *, seed: int, augmented: bool) -> None:
+        self.scans, self.seed, self.augmented = scans, seed, augmented
 
     def __len__(self) -> int:
         return len(self.scans)
@@ -69,26 +66,9 @@ class VariedScans(Dataset[Batch]):
     def __getitem__(self, key: tuple[int, int]) -> Batch:
         epoch, index = key
         batch = self.scans[index]
-        if self.boxes is not None:
-            batch = replace(batch, targets=(self._targets(index),))
         if not self.augmented:
             return batch
         rng = generator_of(self.seed, epoch, batch.scans[0])
         if batch.labels.tolist() == [0]:
             rng.random()  # the draw of a former setting; without it stored figures would change
-        variation = draw_variation(rng)
-        targets = tuple(moved(target, variation) for target in batch.targets)
-        return replace(batch, variations=(variation,), targets=targets)
-
-    def _targets(self, index: int) -> torch.Tensor:
-        """Targets (n, G, G) of the slices of a scan, NaN where unknown."""
-        assert self.boxes is not None
-        scan, positive = self.scans.scans[index], self.scans.labels[index] != 0
-        slices, hu = self.scans.prepared.slices(scan), self.scans.prepared.hu(scan)
-        targets = torch.zeros(len(slices), PARTS, PARTS)
-        for target, name, label in zip(targets, slices.sop, slices.slice_label, strict=True):
-            if name in self.boxes:
-                target.copy_(box_target(self.boxes[name], self.scans.box(index, hu), hu.shape[1:]))
-            elif positive and label != 0:
-                target.fill_(torch.nan)
-        return targets
+        return replace(batch, variations=(draw_variation(rng),))

@@ -48,7 +48,6 @@ from ich_mil.network.training.module import MilModule, class_weights
 from ich_mil.network.training.settings import TrainingSettings
 from ich_mil.progress import say
 from ich_mil.ranks import Ranks, device, these_ranks
-from ich_mil.sets.boxes import Boxes
 from ich_mil.sets.store import PreparedSet
 
 LOGGED = ("train_loss", "val_loss", "val_auc")
@@ -247,16 +246,13 @@ def fit_cnn(
     training: TrainingSettings,
     seed: int,
     in_slices: Collection[str] = (),
-    unlearned: Collection[str] = (),
-    boxes: Boxes | None = None,
     start: AttentionCnn | None = None,
 ) -> AttentionCnn:
     """Train the attention CNN on the split `train`, with early stopping on the split `validation`.
 
     `splits` has columns scan, label, split. `out` is the folder for checkpoints and the log; training resumes
-    from a `last.ckpt` there. The training scans `in_slices` are used slice by slice; of the scans `unlearned`
-    only `boxes` are used, which train the location. `start` is a network of the same settings, whose weights
-    are the start of training.
+    from a `last.ckpt` there. The training scans `in_slices` are used slice by slice. `start` is a network of
+    the same settings, whose weights are the start of training.
 
     Returns:
         The model of the epoch with the lowest validation loss, or of the last epoch with `fixed_epochs`, in
@@ -277,12 +273,11 @@ def fit_cnn(
     if start is not None:
         model.load_state_dict(start.state_dict())
     parts = {split: splits.scan[splits.split == split].tolist() for split in ("train", "validation")}
-    scans = ScanDataset(prepared, parts["train"], crop=encoder.crop, in_slices=in_slices, unlearned=unlearned)
-    labelled = [scan for scan in parts["validation"] if scan not in unlearned]
-    watched = ScanDataset(prepared, labelled, crop=encoder.crop)
+    scans = ScanDataset(prepared, parts["train"], crop=encoder.crop, in_slices=in_slices)
+    watched = ScanDataset(prepared, parts["validation"], crop=encoder.crop)
     pictures = model.pictures(slices=int(scans.sizes.sum() + watched.sizes.sum()))
     module = MilModule(model, training, class_weights(scans.bag_labels), pictures=pictures, seed=seed)
-    varied = VariedScans(scans, seed=seed, augmented=training.augment, boxes=boxes)
+    varied = VariedScans(scans, seed=seed, augmented=training.augment)
     steps, to_watch = _steps(scans, watched, training, seed, ranks)
     settings = {"encoder": asdict(encoder), "cnn": asdict(cnn), "training": asdict(training), "seed": seed}
     trainer, best = _trainer(out, training, ranks, make_logger(training.logger, out, settings))

@@ -1,9 +1,8 @@
 """Lightning module of the attention CNN: weighted loss, optimiser, logging.
 
-The loss of a step is the mean of w_y · BCE(logit, y) over its bags on all ranks. The class weights w_y = B /
-(2 B_y), from the training bags, give both classes equal weight. A bag is a scan, or a slice of a scan that is
-used slice by slice; such a slice has the same weight as a scan. Bags of unknown label do not count. With
-`CnnSettings.locate` the loss of the location is added (`ich_mil.network.training.box_targets`).
+The loss of a step is the mean of w_y · BCE(logit, y) over its bags on all ranks. The class weights
+w_y = B / (2 B_y), from the training bags, give both classes equal weight. A bag is a scan, or a slice of a
+scan that is used slice by slice; such a slice has the same weight as a scan.
 """
 
 from collections.abc import Sequence
@@ -17,10 +16,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from ich_mil.errors import DataError
 from ich_mil.network.attention_cnn import AttentionCnn, BagOutput
 from ich_mil.network.bags import KEEP_BYTES, Batch, Pictures
-from ich_mil.network.training.box_targets import WEIGHT, location_loss
 from ich_mil.network.training.settings import TrainingSettings
 from ich_mil.ranks import Ranks, these_ranks
-from ich_mil.sets.labels import UNKNOWN
 
 WARM = 0.1
 """Share of the steps during which the schedule `one_cycle` raises the learning rate."""
@@ -85,23 +82,15 @@ class MilModule(pl.LightningModule):
         return maps
 
     def loss(self, output: BagOutput, labels: Tensor) -> Tensor:
-        """Mean weighted loss () of bags with labels (B,) in {0, 1}; -1: unknown."""
-        known = labels != UNKNOWN
-        weight = self.weights[labels.long().clamp(min=0)] * known
-        loss = binary_cross_entropy_with_logits(
-            output.scan_logit, labels.clamp(min=0), weight=weight, reduction="sum"
-        )
-        return loss / known.sum().clamp(min=1)
+        """Mean weighted loss () of bags with labels (B,) in {0, 1}."""
+        return binary_cross_entropy_with_logits(output.scan_logit, labels, weight=self.weights[labels.long()])
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         """Weighted loss of this rank's share of a step, scaled for the mean over ranks."""
         ranks = these_ranks()
         # a resumed run draws the same dropout masks as an uninterrupted run
         torch.manual_seed(self.seed * 1_000_003 + self.global_step + ranks.rank * 1_000_000_007)
-        output = self(batch)
-        loss = self.loss(output, batch.labels)
-        if batch.targets and output.location_logit is not None:
-            loss = loss + WEIGHT * location_loss(output.location_logit, torch.cat(batch.targets))
+        loss = self.loss(self(batch), batch.labels)
         self._add("train_loss", loss, batch)
         return loss * self._share(batch, ranks)
 

@@ -32,9 +32,8 @@ class SetSettings:
         slice_labels: train on slice labels. A scan with a label for every slice is used as scans of one slice
             each, in the CNN and in the head; other scans keep their scan label.
         learn: what the set trains: `all`, networks and heads; `heads` alone; or `boxes`, the location of
-            bleeds in the networks (`cnn.locate`) and nothing else. Take `boxes` for slices whose source
-            predicts their
-            label: networks would learn the source.
+            bleeds within slices alone (`ich_mil.network.location`). Take `boxes` for slices whose source
+            predicts their label: networks would learn the source.
         requests: table or folder of request texts of the scans, for `head.family` multimodal
             (`ich_mil.heads.extras`).
         reports: the same for texts that may state the result, which `requests` refuses.
