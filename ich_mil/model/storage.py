@@ -28,7 +28,9 @@ def _calibration(calibration: Calibration | None, site: dict[str, Any] | None, o
     if calibration is None:
         return ""
     if site is None:
-        return f"Platt scaling{of} on held-out scans"
+        share = calibration.prevalence
+        told = "" if share is None else f", {share:.0%} of them positive"
+        return f"Platt scaling{of} on held-out scans{told}"
     scans = f"{site['scans']} labelled scans of the site, {site['positive']} of them positive"
     return f"sigmoid, its intercept fitted to {scans}"
 
@@ -87,6 +89,7 @@ def _model(
         config=about["config_hash"],
         calibration=calibrated,
         trained_on=about["trained_on"],
+        prevalence=None if calibration is None else calibration.prevalence,
     )
     return TrainedModel(
         folder,
