@@ -3,7 +3,7 @@
     python -m research.benchmarks.headct.calibration --networks checkpoints/headct_base [--write]
 
 In: a finished ensemble with its stored features, as for `python -m research.benchmarks.headct`. For each
-source, heads are fitted to the other sources. Their calibration is fitted to held-out logits of these, by heads
+source, heads are fitted to the other sources. Their calibration is fitted to held-out logits, by heads
 without the patients of a fold, or by heads without the source of the scan. Out: both calibrations measured on
 the source left out, with intervals by patient, and the paired difference of the log-loss.
 """
