@@ -29,6 +29,7 @@ from ich_mil.heads.gaussian_process import GaussianProcessHead, bags_of
 from ich_mil.model.model import Member, TrainedModel
 from ich_mil.model.storage import load_model
 from ich_mil.model.training.training_sets import open_training, training_views
+from ich_mil.progress import say
 from ich_mil.sets.features import FeatureSet
 from ich_mil.sets.store import open_prepared
 from ich_mil.sets.views import Views
@@ -52,13 +53,14 @@ def calibrated(
         for name, folds in divisions.items():
             fitted = fit_with_folds(bags, head.settings, place_points(bags, head.settings), folds)
             both = fitted.values(head.settings, model.samples)[:, :, used]
-            calibration = Calibration.fit(*both, labels, rule=rule)
+            calibration = Calibration.fit(both[0], both[1], labels, rule=rule)
             assert calibration is not None  # both labels are there
             members[name].append(replace(member, head=head, own=calibration, likeness=None))
             logits[name].append(calibration.logits(both))
     models = {}
     for name, parts in logits.items():
-        joint = Calibration.fit(*torch.cat(parts, 1), labels, rule=rule)
+        of_scan, of_slices = torch.cat(parts, 1)
+        joint = Calibration.fit(of_scan, of_slices, labels, rule=rule)
         if len(parts) == 1:  # calibrated once
             joint, members[name] = members[name][0].own, [replace(members[name][0], own=None)]
         models[name] = replace(model, members=tuple(members[name]), calibration=joint)
@@ -104,30 +106,22 @@ def main() -> None:
             "folds by source": folds_of(known.labels, others, folds=len({*others}), seed=0),
         }
         models = calibrated(model, learn, config.head, divisions)
-        found = {name: one.predict(new).scan_mean.double().numpy() for name, one in models.items()}
         labels = new.features.labels.double().numpy()
-        scores = found | {"prevalence here": np.full(len(labels), labels.mean())}
+        share = float(labels.mean())
+        found = {name: one.predict(new).scan_mean.double().numpy() for name, one in models.items()}
+        scores = found | {"prevalence": np.full(len(labels), share)}
+        for name, one in models.items():
+            scores[f"{name}, prevalence known"] = one.at_prevalence(share).predict(new).scan_mean.numpy()
+        by_patient, by_source = found.values()
+        change = difference(new.features, by_patient, by_source, config.bootstrap)
+        say(f"{source}: log-loss of folds by source less that by patient {change}")
         for name, probability in scores.items():
-            measured = measure(
-                [Scores(name, probability, None)], new.features, seed=0, resamples=config.bootstrap
-            )
+            one_model = [Scores(name, probability, None)]
+            measured = measure(one_model, new.features, seed=0, resamples=config.bootstrap)
             by_name = {row["metric"]: row for row in measured if row["level"] == SCAN}
-            cells = [
-                with_interval(by_name[one]["values"][0], (by_name[one]["low"], by_name[one]["high"]))
-                for one in SHOWN
-            ]
+            values = [(by_name[one]["values"][0], by_name[one]["low"], by_name[one]["high"]) for one in SHOWN]
+            cells = [with_interval(value, ends) for value, *ends in values]
             rows.append([f"{source}: {len(labels)}, {labels.sum():.0f} positive", name, *cells])
-        rows.append(
-            [
-                source,
-                "by source less by patient",
-                "",
-                difference(new.features, *found.values(), config.bootstrap),
-                "",
-                "",
-                "",
-            ]
-        )
     head = ["left out", "calibration", "AUC", "log-loss", "ECE", "intercept", "slope"]
     record("Calibration at a new source", table(head, rows))
 
