@@ -77,6 +77,14 @@ Jobs = Annotated[int, typer.Option(min=0, help="Worker processes; 0: one per cor
 ContrastWords = Annotated[
     Path | None, typer.Option(exists=True, metavar="CSV", help="Phrases of the site: columns phrase,meaning.")
 ]
+Prevalence = Annotated[
+    float | None,
+    typer.Option(
+        callback=share,
+        metavar="P",
+        help="Share of positive scans at the site; default: that in training.",
+    ),
+]
 Dicom = Annotated[
     bool, typer.Option("--dicom", callback=_with_dicom, help="Write DICOM results of predictions too.")
 ]

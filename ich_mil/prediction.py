@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
+from ich_mil.errors import ConfigError
 from ich_mil.evaluate.deployment.triage import Triage
 from ich_mil.files import write_text
 from ich_mil.heads.extras import NO_EXTRAS
@@ -158,13 +159,35 @@ class Model:
         splits = trained.folder / "splits.csv"
         self.learned = learned_from(load_splits(splits)) if splits.is_file() else {}
 
-    def predict(self, study: Study, *, extras: Extras | None = None) -> ScanResult:
+    def at_prevalence(self, share: float) -> "Model":
+        """The model for scans of which a share, in (0, 1), is positive; see `TrainedModel.at_prevalence`.
+
+        Raises:
+            ConfigError: a share that is not between 0 and 1, or a model with thresholds of a triage.
+            ModelError: the share of positive scans that the model was calibrated on is unknown.
+        """
+        if self.triage is not None:
+            raise ConfigError(
+                "thresholds of a triage hold for the probabilities that they were fitted to; leave out the "
+                "thresholds or the prevalence"
+            )
+        return Model(self.trained.at_prevalence(share), kinds=self.kinds)
+
+    def predict(
+        self, study: Study, *, extras: Extras | None = None, prevalence: float | None = None
+    ) -> ScanResult:
         """Predict a study: probability, uncertainty and decision of the scan and of each slice.
 
         Args:
             study: the study.
             extras: inputs beside the slices, possibly of other studies too; None: slices alone.
+            prevalence: share of positive scans at the site; None: that of the scans of the calibration.
+
+        Raises:
+            ConfigError, ModelError: as `at_prevalence`.
         """
+        if prevalence is not None:
+            return self.at_prevalence(prevalence).predict(study, extras=extras)
         if extras is None:  # tells what the model does without
             extras = read_extras(self.trained, NO_EXTRAS, [study.id])
         networks = [member.cnn for member in self.trained.members if member.cnn]

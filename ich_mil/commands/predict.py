@@ -27,6 +27,7 @@ def predict(
         Path | None,
         typer.Option(exists=True, metavar="DIR", help="Add the kinds of bleed of 'ich-mil subtype'."),
     ] = None,
+    prevalence: arg.Prevalence = None,
     dicom: arg.Dicom = False,
     names: arg.Names = False,
     jobs: arg.Jobs = 0,
@@ -50,6 +51,8 @@ def predict(
 
     read_site_phrases(contrast_words)  # an error in the file is raised before the model is loaded
     trained = load_model(model, triage=triage, kinds=kinds)
+    if prevalence is not None:
+        trained = trained.at_prevalence(prevalence)
     with alone(out, doing="writing"):
         predict_folder(
             trained,

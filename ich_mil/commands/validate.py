@@ -42,6 +42,7 @@ def validate(
     model: arg.Model,
     out: Annotated[Path | None, typer.Option(help="Default: validations/<name of the folder>.")] = None,
     column: arg.Columns = [],  # noqa: B006  Typer copies it
+    prevalence: arg.Prevalence = None,
     jobs: arg.Jobs = 0,
     contrast_words: arg.ContrastWords = None,
     requests: arg.Requests = None,
@@ -55,4 +56,4 @@ def validate(
 
     from ich_mil.output.run_report import validate_folder
 
-    validate_folder(site, model=model, out=out)
+    validate_folder(site, model=model, out=out, prevalence=prevalence)

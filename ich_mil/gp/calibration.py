@@ -12,11 +12,17 @@ scans.
 between the mean probability of that fifth (rule `top_20%`) and the scan label maps slice logits to
 probabilities. The probability of a slice is capped by that of its scan.
 
+*Prevalence.* Probabilities hold at the share of positive scans π that the calibration was fitted to. At
+another share π' both intercepts move by logit π' - logit π (Saerens et al. 2002). This assumes that positive
+scans look alike at both shares, and negative ones too. Slices move as scans do, because their map was
+fitted to scan labels.
+
 Shapes: B scans, L samples, n slices.
 """
 
 import math
 import warnings
+from dataclasses import replace
 from typing import Self
 
 import numpy as np
@@ -25,7 +31,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from ich_mil.gp.settings import STRICT, Positive, Rule
+from ich_mil.gp.settings import STRICT, Positive, Rule, Share
 
 SLOPE_SPREAD = 10.0
 """Standard deviation of the weak normal prior on the slope, for logits in units of their standard deviation.
@@ -169,6 +175,7 @@ class Calibration:
         intercept: any finite number.
         slice_slope: above 0.
         slice_intercept: any finite number.
+        prevalence: share of positive scans at which the probabilities hold; None: unknown.
     """
 
     rule: Rule = "max"
@@ -176,6 +183,7 @@ class Calibration:
     intercept: float = 0.0
     slice_slope: Positive = 1.0
     slice_intercept: float = 0.0
+    prevalence: Share | None = None
 
     def check(self, rule: Rule) -> None:
         """Raise `ValueError` unless the calibration was fitted to scan logits of this rule."""
@@ -190,6 +198,18 @@ class Calibration:
             intercept=joint.slope * self.intercept + joint.intercept,
             slice_slope=joint.slice_slope * self.slice_slope,
             slice_intercept=joint.slice_slope * self.slice_intercept + joint.slice_intercept,
+            prevalence=joint.prevalence,
+        )
+
+    def at_prevalence(self, share: float) -> Self:
+        """The calibration at another share of positive scans, in (0, 1); `prevalence` must be known."""
+        assert self.prevalence is not None  # the caller has checked it
+        shift = math.log(share / (1 - share)) - math.log(self.prevalence / (1 - self.prevalence))
+        return replace(
+            self,
+            intercept=self.intercept + shift,
+            slice_intercept=self.slice_intercept + shift,
+            prevalence=share,
         )
 
     def logits(self, both: Tensor) -> Tensor:
@@ -229,4 +249,5 @@ class Calibration:
                 stacklevel=2,
             )
             return None
-        return cls(rule, *_rising(logits, labels), *_rising(slices, labels, part=SLICE_PART))
+        scans, of_slices = _rising(logits, labels), _rising(slices, labels, part=SLICE_PART)
+        return cls(rule, *scans, *of_slices, prevalence=n_positive / len(labels))

@@ -37,6 +37,7 @@ Link = Literal["logistic", "probit"]
 """Link function from latent value to probability: sigmoid(f), or the standard normal CDF of f."""
 
 Positive = Annotated[float, Field(gt=0)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 
 GaussianProcess = Literal["psi", "large_margin", "probit", "gibbs"]
 FAMILY_NAMES: dict[GaussianProcess, str] = {

@@ -18,8 +18,9 @@ Shapes: B scans, n slices of a scan, L samples.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
+from ich_mil.files import digest
 from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.predict import Predictions, Sampled, pool, summarise
 from ich_mil.heads.counterfactual import (
@@ -122,6 +124,36 @@ class TrainedModel:
     samples: int
     bootstrap: int
     seed: int
+
+    def at_prevalence(self, share: float) -> Self:
+        """The model with probabilities for scans of which a share, in (0, 1), is positive.
+
+        Raises:
+            ConfigError: a share that is not between 0 and 1.
+            ModelError: a model without a calibration of known prevalence.
+        """
+        if not 0 < share < 1:
+            raise ConfigError(f"prevalence: must lie between 0 and 1, got {share}")
+        calibrations = [one.own for one in self.members] if self.calibration is None else [self.calibration]
+        if any(one is None or one.prevalence is None for one in calibrations):
+            raise ModelError(
+                f"{self.folder}: the share of positive scans behind its calibration is unknown; train or "
+                "recalibrate it with this version, or predict without a prevalence"
+            )
+        joint, members = self.calibration, self.members
+        if joint is not None:
+            joint = joint.at_prevalence(share)
+        else:
+            members = tuple(replace(one, own=one.own and one.own.at_prevalence(share)) for one in members)
+        about = self.provenance
+        moved = f"{about.calibration}; moved to a share of {share:.3g} positive scans"
+        weights = digest(about.weights.encode(), repr(share).encode())
+        return replace(
+            self,
+            members=members,
+            calibration=joint,
+            provenance=replace(about, weights=weights, calibration=moved, prevalence=share),
+        )
 
     def check_input(self, *, pictures: bool) -> None:
         """Raise `ModelError` unless the model reads this kind of input: pictures, or else features."""

@@ -20,8 +20,8 @@ from ich_mil.sets.labels import name_some
 
 FORMAT = "ich_mil.predictions.6"
 RESULT_COLUMNS = ["level", "scan", "folder", "patient", "slice", "name", "position_mm", "probability"]
-RESULT_COLUMNS += ["std", "low", "high", "decision", "decided_by", "unlikeness", "trained_on", "scan_without"]
-RESULT_COLUMNS += ["label", "corrections"]
+RESULT_COLUMNS += ["std", "low", "high", "decision", "decided_by", "unlikeness", "prevalence", "trained_on"]
+RESULT_COLUMNS += ["scan_without", "label", "corrections"]
 """Columns of `predictions.csv`."""
 DIGITS = 6
 """Decimals of probabilities in both files."""
@@ -37,10 +37,11 @@ class Provenance:
         name: kind of model, such as 'G-VGPMIL α=1 β=2.5'.
         version: version of `ich_mil`.
         weights: digest of all that determines predictions: CNN and head with windows and calibration,
-            thickness, samples and seed. Models with equal digests give equal predictions.
+            prevalence, thickness, samples and seed. Models with equal digests give equal predictions.
         config: hash of the training configuration.
         calibration: method of calibration of scan probabilities; empty if they are not calibrated.
         trained_on: training sets with their numbers of scans.
+        prevalence: share of positive scans at which the probabilities hold; None: unknown.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Provenance:
     config: str
     calibration: str
     trained_on: str
+    prevalence: float | None = None
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,8 @@ def results_table(results: Results) -> pd.DataFrame:
     decided_by = "thresholds" if has_guarantee(results.decided_by) else "interval"
     for scan in results.scans:
         of_scan = {name: getattr(scan, name) for name in ("decision", "unlikeness")}
-        of_scan |= {"name": scan.scan, "decided_by": decided_by, "trained_on": results.model.trained_on}
+        of_scan |= {"name": scan.scan, "decided_by": decided_by}
+        of_scan |= {name: getattr(results.model, name) for name in ("prevalence", "trained_on")}
         of_scan["corrections"] = "|".join(sorted({code for one in scan.slices for code in one.corrections}))
         rows.append({"level": "scan"} | _row(scan, scan) | of_scan)
         for one in scan.slices:
@@ -206,7 +209,7 @@ def results_table(results: Results) -> pd.DataFrame:
             own["corrections"] = "|".join(one.corrections)
             rows.append({"level": "slice"} | _row(scan, one) | own)
     types = dict.fromkeys(("slice", "label"), "Int64")
-    types |= dict.fromkeys(("position_mm", "unlikeness", "scan_without"), "Float64")
+    types |= dict.fromkeys(("position_mm", "unlikeness", "prevalence", "scan_without"), "Float64")
     return pd.DataFrame(rows, columns=RESULT_COLUMNS).astype(types)
 
 

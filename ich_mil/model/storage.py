@@ -29,7 +29,9 @@ def _calibration(calibration: Calibration | None, site: dict[str, Any] | None, o
     if calibration is None:
         return ""
     if site is None:
-        return f"Platt scaling{of} on held-out scans"
+        share = calibration.prevalence
+        told = "" if share is None else f", {share:.0%} of them positive"
+        return f"Platt scaling{of} on held-out scans{told}"
     scans = f"{site['scans']} labelled scans of the site, {site['positive']} of them positive"
     return f"sigmoid, its intercept fitted to {scans}"
 
@@ -84,6 +86,8 @@ def _model(
     """Model with the settings in its `run.json`, `about`."""
     config = about["config"]
     settings = json.dumps([AVERAGE_TO_MM, config["samples"], config["seed"]]).encode()
+    last = [one.own for one in members] if calibration is None else [calibration]
+    shares = [one.prevalence for one in last if one and one.prevalence]
     provenance = Provenance(
         name=name,
         version=__version__,
@@ -91,6 +95,7 @@ def _model(
         config=about["config_hash"],
         calibration=calibrated,
         trained_on=about["trained_on"],
+        prevalence=sum(shares) / len(shares) if len(shares) == len(last) else None,
     )
     return TrainedModel(
         folder,

@@ -87,15 +87,18 @@ def validate_and_report(config: RunConfig, external: PreparedSet | None) -> bool
     return True
 
 
-def validate_folder(site: Site, *, model: Path, out: Path) -> None:
+def validate_folder(site: Site, *, model: Path, out: Path, prevalence: float | None = None) -> None:
     """Evaluate a trained model on a labelled set it has not seen, into `out`; print the table and the page.
 
     Raises:
+        ConfigError, ModelError: a prevalence that cannot be used (`TrainedModel.at_prevalence`).
         ModelError: `model` is not a finished run, or reads pictures and is given features, or vice versa.
         DataError: data that cannot be used, a patient the model has seen, or a folder that another process is
             writing.
     """
     trained = load_model(model)
+    if prevalence is not None:
+        trained = trained.at_prevalence(prevalence)
     with alone(out, doing="writing"):
         one = site.measured(trained, out)
         evaluated = _measured(trained, one, out)

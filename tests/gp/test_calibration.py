@@ -133,7 +133,9 @@ def test_the_newton_loss_with_few_distant_scans(kind, n, positive, turned):
     assert got == pytest.approx(least, rel=1e-8)
 
 
-@pytest.mark.parametrize(("name", "value"), [("slope", 0.0), ("slice_intercept", math.nan), ("rule", "x")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("slope", 0.0), ("slice_intercept", math.nan), ("rule", "x"), ("prevalence", 1.0)]
+)
 def test_values_out_of_range_are_refused(name, value):
     with pytest.raises(ValueError, match=rf"Calibration\n{name}\n"):
         Calibration(**{name: value})
@@ -145,6 +147,15 @@ def test_calibration_of_earlier_version(method):
     assert build(Calibration, stored, trained=True) == Calibration(slope=2.0)
     with pytest.raises(ValueError, match=r"^knots was removed"):  # isotonic regression
         build(Calibration, stored | {"knots": [[0.1, 0.2], [0.9, 0.8]]}, trained=True)
+
+
+def test_prevalence_is_that_of_the_fitted_scans():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.tensor([0, 0, 0, 1]).repeat(25)
+    logits = labels + torch.randn(100, generator=generator)
+    found = Calibration.fit(logits, logits, labels, rule="max")
+    assert found.prevalence == 0.25
+    assert Calibration(prevalence=0.9).then(found).prevalence == 0.25
 
 
 def test_composed_calibrations_by_hand():

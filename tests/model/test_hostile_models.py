@@ -59,7 +59,7 @@ def whole(tmp_path_factory):
         folder / "splits.csv",
     )
     CnnSigmoid(1.0, 0.0).save(folder / "cnn_sigmoid.json")
-    Likeness(np.zeros(4), np.eye(4), 1.0, 0.05).save(folder)
+    Likeness(np.zeros(4), np.eye(4), 0.5, 1.0, 0.05).save(folder)
     save_head(head, folder)
     both = folder.with_name("both")
     shutil.copytree(folder, both / "member_0")
@@ -185,7 +185,7 @@ def test_a_tensor_that_is_nan_is_refused(run, name):
 
 
 def test_a_threshold_that_no_scan_exceeds_is_refused(run):
-    Likeness(np.zeros(4), np.eye(4), float("nan"), 0.05).save(run)
+    Likeness(np.zeros(4), np.eye(4), 0.5, float("nan"), 0.05).save(run)
     refused(run, LIKENESS)
 
 

@@ -204,6 +204,14 @@ def test_a_scan_unlike_the_training_scans_is_marked_in_both_files_and_never_nega
     table = pd.read_csv(tmp_path / "predictions.csv").query("level == 'scan'")
     assert table.unlikeness.tolist() == pytest.approx([1.0, np.nan, 1.01], nan_ok=True)
     assert set(table.trained_on) == {MODEL.trained_on}
+    assert table.prevalence.isna().all()
+
+
+def test_scans_of_the_table_have_the_assumed_prevalence():
+    found = made(*parts(), set_name="new", model=replace(MODEL, prevalence=0.05))
+    table = results_table(found)
+    assert set(table[table.level == "scan"].prevalence) == {0.05}
+    assert table[table.level == "slice"].prevalence.isna().all()
 
 
 @pytest.mark.parametrize(

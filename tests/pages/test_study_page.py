@@ -222,6 +222,11 @@ def test_without_maps_labels_positions_or_problems():
     assert len(page.alternatives) == 6  # four top slices, and the two of the viewer
 
 
+def test_page_tells_the_assumed_prevalence():
+    text = " ".join(said(page_of(model=replace(MODEL, prevalence=0.05))).split())
+    assert "hemorrhage in this scan, if 5 % of scans show one." in text
+
+
 def test_warning_of_an_unlike_scan():
     warning = "This scan is unlike the training scans (2.3 times the limit)"
     text = said(page_of(replace(SCAN, unlikeness=2.31)))

@@ -53,9 +53,9 @@ def fit_intercept(logits: Tensor, labels: Tensor, *, slope: float) -> float:
 
 
 def refit_intercept(logits: Tensor, labels: Tensor, calibration: Calibration) -> Calibration:
-    """Sigmoid with the slope of `calibration` and an intercept refitted to labelled scans."""
+    """Sigmoid with the slope of `calibration`; intercept and prevalence are those of labelled scans."""
     intercept = fit_intercept(logits, labels, slope=calibration.slope)
-    return replace(calibration, intercept=intercept)
+    return replace(calibration, intercept=intercept, prevalence=float(labels.double().mean()))
 
 
 def labelled_logits(

@@ -53,6 +53,7 @@ from ich_mil.model.training.training_sets import (
     open_training,
     prepare_set,
     prepare_training,
+    set_names,
     slice_labels_digest,
     trained_on,
     training_boxes,
@@ -297,7 +298,8 @@ def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, rank
     calibrates = watch or whole
     if sigmoid := CnnSigmoid.fit(calibrates.cnn_scan, calibrates.labels):
         sigmoid.save(config.out / CNN_SIGMOID)
-    if likeness := Likeness.fit(whole, seed=config.head.random_state):
+    sources = set_names(whole.scans, config)
+    if likeness := Likeness.fit(whole, sources=sources, seed=config.head.random_state):
         likeness.save(config.out)
     if unseen := unseen_by_network(features, splits, config):
         write_reference(features.select(unseen), config.out)

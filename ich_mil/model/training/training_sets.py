@@ -100,6 +100,15 @@ def learned_for(config: RunConfig, *use: str) -> set[str]:
     return {scan for name in sets for scan in open_prepared(config.prepared / name).table.scan}
 
 
+def set_names(scans: Sequence[str], config: RunConfig) -> list[str]:
+    """Name of the training set of each scan, as in `RunConfig.training_sets`."""
+    sets = config.training_sets
+    if len(sets) == 1:
+        return [*sets] * len(scans)
+    owner = {scan: name for name in sets for scan in open_prepared(config.prepared / name).scans.index}
+    return [owner[scan] for scan in scans]
+
+
 def training_boxes(config: RunConfig) -> Boxes:
     """Boxes of all training sets. `DataError`: a set with `learn: boxes` has none."""
     found: dict[str, np.ndarray] = {}

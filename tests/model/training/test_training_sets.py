@@ -16,6 +16,7 @@ from ich_mil.model.training.training_sets import (
     head_scans,
     in_slices,
     learned_for,
+    set_names,
     slice_labels_digest,
     trained_on,
     unseen_by_network,
@@ -145,6 +146,13 @@ def test_sets_that_networks_are_not_trained_on_are_for_heads_alone(config, table
     assert learned_for(run, "heads") == {*tables["also_1"].scan}
     with pytest.raises(ValueError, match="no network could be trained"):
         replace(config, train=replace(config.train, learn="heads"), also=[])
+
+
+def test_scans_know_their_set(config, tables):
+    scans = ["also_2-1", "train-0", "also_1-0"]
+    assert set_names(scans, config) == ["also_2", "train", "also_1"]
+    alone = RunConfig(out=config.out, train=SetSettings("features", "a.csv"))
+    assert set_names(["x", "y"], alone) == ["train", "train"]
 
 
 def test_single_slices_do_not_calibrate_beside_scans(tmp_path):
