@@ -218,7 +218,7 @@ class RunConfig:
         return getattr(self, self.head.family, None)
 
     def member(self, number: int) -> "RunConfig":
-        """Configuration of member 0..`members` - 1: own folder, seeds, and fold if any; else the common split."""
+        """Configuration of member 0..`members` - 1: own folder, seeds and fold; without folds one split."""
         if self.members == 1:
             return self
         if folds := self.split.folds:

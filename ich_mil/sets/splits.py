@@ -122,7 +122,7 @@ def _strata(scans: pd.DataFrame) -> list[list[np.ndarray]]:
 def _split_table(scans: pd.DataFrame, split: dict[str, str]) -> pd.DataFrame:
     """Table with columns `SPLIT_COLUMNS`; patients without an entry in `split` are in `train`."""
     table = scans.rename_axis("scan").reset_index()
-    return table.assign(split=table.patient.map(split).fillna("train"))[SPLIT_COLUMNS]
+    return table.assign(split=[split.get(name, "train") for name in table.patient])[SPLIT_COLUMNS]
 
 
 def read_scan_list(path: Path) -> pd.DataFrame:

@@ -1,15 +1,17 @@
 """Does the largest value of a heatmap lie in a box around a bleed? Pointing game on boxes of single slices.
 
-    python -m research.benchmarks.pointing --run RUN --prepared data/headct_base/also_2 --held BOXES.csv
+    python -m research.benchmarks.pointing --networks checkpoints/headct_base
 
-In: a run or ensemble whose networks locate bleeds, a prepared set of single slices, and a `boxes.csv` of
-slices that the networks were not trained on. Out: localisation (`localise`), with intervals over slices, of
-the heatmaps, and beside them of the middle of the brain, the brightest place in it (blood is bright) and
-Grad-CAM of the slice logit of each network. All maps are 0 outside the brain.
+In: a finished ensemble whose members left out a fold of the boxed slices each (`split.folds`), and its
+configuration. Out: localisation (`localise`), with intervals over slices, of the heatmap of the member that
+left a slice out, and beside it of the middle of the brain, its densest place (blood is dense) and Grad-CAM of
+the slice logit. All maps are 0 outside the brain.
 
 Shapes: k slices, G x G parts of a map.
 """
 
+from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,30 +19,19 @@ import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d, interpolate
+from torch.nn.functional import interpolate
 
+from ich_mil.config import RunConfig, read_config
 from ich_mil.model.storage import load_model
+from ich_mil.model.training.training_sets import open_training, training_boxes
 from ich_mil.network.attention_cnn import AttentionCnn
-from ich_mil.network.training.box_targets import PARTS, box_target
-from ich_mil.network.windows import resize
-from ich_mil.sets.boxes import read_boxes
-from ich_mil.sets.store import open_prepared
+from ich_mil.network.location import PARTS, anatomy, box_target
+from ich_mil.sets.splits import load_splits
 from ich_mil.study.head_box import head_box
 from research.benchmarks.localise import localise
 from research.benchmarks.record import command_line, record, table, with_interval
 
-BONE = 80
-"""Smallest HU that counts as bone: pictures of a brain window end here."""
-BLUR = 1.5
-"""Standard deviation in parts of the smoothing of the brightness."""
 METRICS = {"strict": "maximum in a box", "energy": "share inside", "gain": "gain over chance"}
-
-
-def brain(bone: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Parts (G, G) enclosed by bone; everything if it encloses nothing."""
-    inside = ndimage.binary_fill_holes(ndimage.binary_closing(bone, iterations=2)) & ~bone
-    inside = ndimage.binary_opening(inside)
-    return inside if inside.any() else ~bone
 
 
 def middle(inside: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -64,57 +55,51 @@ def on_parts(maps: Tensor) -> NDArray[np.float64]:
     return fine[0, 0].double().numpy()
 
 
-def compared(run: Path, prepared: Path, held: Path) -> str:
+def compared(config: RunConfig) -> str:
     """Table of all methods."""
-    networks = [member.cnn for member in load_model(run).members if member.cnn]
-    slices, boxes = open_prepared(prepared), read_boxes(held.parent)
-    maps: dict[str, list[NDArray[np.float64]]] = {}
-    masks, insides = [], []
-    for name, edges in boxes.items():
-        hu = slices.hu(name)
-        crop = head_box(hu)
-        masks.append(box_target(edges, crop, hu.shape[1:]).numpy() > 0)
-        shown = torch.from_numpy(crop.crop(hu))
-        picture = resize(shown[:, None].float(), 4 * PARTS)
-        inside = brain(adaptive_avg_pool2d((picture >= BONE).float(), PARTS)[0, 0].numpy() > 0.5)
-        insides.append(inside)
-        soft = torch.where(picture < BONE, picture, torch.zeros(())).clamp(0)
-        bright = ndimage.gaussian_filter(adaptive_avg_pool2d(soft, PARTS)[0, 0].double().numpy(), BLUR)
-        inputs = [cnn.pictures().scan(shown) for cnn in networks]
-        located = [
-            on_parts(cnn.locations(own))
-            for cnn, own in zip(networks, inputs, strict=True)
-            if cnn.settings.locate
-        ]
-        found = {
-            "heatmap": np.mean(located, axis=0),
-            "middle of the brain": middle(inside),
-            "brightest": bright,
-        }
-        for k, (cnn, own) in enumerate(zip(networks, inputs, strict=True)):
-            found[f"Grad-CAM, network {k}"] = on_parts(grad_cam(cnn, own))
-        for method, one in found.items():
-            maps.setdefault(method, []).append(one * inside)
+    prepared, boxes = open_training(config), training_boxes(config)
+    maps: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
+    names, masks, insides = [], [], []
+    for member in load_model(config.out).members:
+        cnn, location = member.cnn, member.location
+        assert cnn is not None  # a model of pictures
+        assert location is not None  # its sets hold boxes
+        splits = load_splits(member.folder / "splits.csv")
+        for name in splits.scan[(splits.split == "validation") & splits.scan.isin({*boxes})]:
+            hu = prepared.hu(name)
+            crop = head_box(hu)
+            shown = torch.from_numpy(crop.crop(hu))
+            seen = anatomy(shown)
+            inside, density = seen.inside[0], seen.density[0].astype(float)
+            found = {
+                "heatmap": location.maps(cnn, shown, [0])[0].astype(float),
+                "middle of the brain": middle(inside),
+                "densest place": density,
+                "Grad-CAM": on_parts(grad_cam(cnn, cnn.pictures().scan(shown))),
+            }
+            for method, one in found.items():
+                maps[method].append(one * inside)
+            names.append(name)
+            masks.append(box_target(boxes[name], crop, hu.shape[1:]))
+            insides.append(inside)
     rows = []
     for method, each in maps.items():
-        result = localise(
-            torch.from_numpy(np.stack(each)), np.stack(masks), np.stack(insides), list(boxes), seed=0
-        )
+        result = localise(torch.from_numpy(np.stack(each)), np.stack(masks), np.stack(insides), names, seed=0)
         ends = result.intervals
         cells = [with_interval(result.means[name], (ends[name].low, ends[name].high)) for name in METRICS]
         rows.append([method, *cells])
     chance = float(np.mean([mask[inside].mean() for mask, inside in zip(masks, insides, strict=True)]))
     rows.append(["chance", f"{chance:.3f}", "", ""])
-    return table([f"{len(boxes)} slices", *METRICS.values()], rows)
+    return table([f"{len(names)} slices", *METRICS.values()], rows)
 
 
 def main() -> None:
     parser = command_line(__doc__)
-    parser.add_argument("--run", type=Path, required=True)
-    parser.add_argument("--prepared", type=Path, required=True)
-    parser.add_argument("--held", type=Path, required=True, help="boxes.csv of slices not trained on")
-    chosen = parser.parse_args()
-    record("Where the bleed is", compared(chosen.run, chosen.prepared, chosen.held))
+    parser.add_argument("--networks", type=Path, required=True)
+    parser.add_argument("--config", type=Path, default=Path("configs/headct_base.yaml"))
+    chosen, rest = parser.parse_known_args()
+    config = read_config(["--config", str(chosen.config), *rest])
+    record("Where the bleed is", compared(replace(config, out=chosen.networks)))
 
 
 if __name__ == "__main__":

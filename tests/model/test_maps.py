@@ -5,12 +5,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 
 from ich_mil.errors import DataError
 from ich_mil.model import maps as module
 from ich_mil.model.maps import ScanMaps, make_maps, maps_file, read_maps, write_maps
-from ich_mil.network.settings import CnnSettings, EncoderSettings
+from ich_mil.network.settings import EncoderSettings
 from ich_mil.study.head_box import HeadBox
 from tests.results import MODEL, phantom, scan_of
 
@@ -71,55 +70,56 @@ def test_maps_of_a_box(scan, tmp_path):
 
 
 class Locates:
-    """In place of a CNN: slice n of a scan has the probability n · `value` in each of its cells."""
+    """In place of a location: part (y, x) of slice n has the probability n · `value`."""
 
-    def __init__(self, cells, value, *, crop=True, locate=True):
-        self.cells, self.value = cells, value
-        self.encoder_settings, self.settings = EncoderSettings(crop=crop), CnnSettings(locate=locate)
+    def __init__(self, value):
+        self.value = value
 
-    def parameters(self):
-        return iter([torch.zeros(1)])
+    def maps(self, cnn, hu, chosen):
+        assert tuple(hu.shape) == (12, *cnn.shown)
+        return self.value * hu[chosen, :1, :1].expand(-1, 4, 4).numpy()
 
-    def pictures(self):
-        return SimpleNamespace(scan=lambda hu: hu.float())
 
-    def locations(self, pictures):
-        return self.value * pictures[:, :1, :1].expand(-1, self.cells, self.cells)
+def network(*, crop=True):
+    """In place of a CNN that is given the head, or the whole slices."""
+    return SimpleNamespace(encoder_settings=EncoderSettings(crop=crop), shown=(2, 2) if crop else (4, 4))
 
 
 @pytest.fixture
 def made(scan, monkeypatch):
-    """Maps by networks of a scan of 12 slices, slice n of HU n, whose head is in a box."""
+    """Maps by members of a scan of 12 slices, slice n of HU n, whose head is in a box."""
     monkeypatch.setattr(module, "head_box", lambda hu: HeadBox(0, 2, 2, 4))
     hu = np.arange(12, dtype=np.int16)[:, None, None] * np.ones((1, 4, 4), np.int16)
 
-    def make(*networks):
-        members = [SimpleNamespace(cnn=network) for network in networks]
+    def make(*pairs):
+        members = [SimpleNamespace(cnn=cnn, location=location) for cnn, location in pairs]
         return make_maps(SimpleNamespace(members=members), hu, scan)
 
     return make
 
 
 def test_maps_are_of_the_most_probable_slices(made, scan):
-    maps = made(Locates(2, 0.01))
-    ranked = sorted(range(12), key=lambda n: -scan.slices[n].probability)
+    maps = made((network(), Locates(0.01)))
+    said = np.array([one.probability for one in scan.slices])
+    ranked = sorted(range(12), key=lambda n: -said[n])
     assert maps.slices.tolist() == sorted(ranked[: module.MAPPED])
-    np.testing.assert_allclose(maps.mean[:, 0, 0], 0.01 * maps.slices, rtol=1e-6)
+    np.testing.assert_allclose(maps.mean[:, 0, 0], said[maps.slices] * 0.01 * maps.slices, rtol=1e-6)
     assert maps.box.tolist() == [0, 2, 2, 4]
     assert not maps.std.any()
 
 
-def test_maps_of_several_networks_are_mean_and_spread(made):
-    maps = made(Locates(2, 0.01), Locates(4, 0.03), Locates(9, 0.9, crop=False), Locates(4, 1, locate=False))
-    assert maps.mean.shape == (8, 4, 4)
-    np.testing.assert_allclose(maps.mean[:, 3, 3], 0.02 * maps.slices, rtol=1e-6)
-    np.testing.assert_allclose(maps.std[:, 0, 0], 0.01 * maps.slices, rtol=1e-5)
+def test_maps_of_several_members_are_mean_and_spread(made, scan):
+    left = (network(crop=False), Locates(0.9)), (network(), None), (None, None)
+    maps = made((network(), Locates(0.01)), (network(), Locates(0.03)), *left)
+    said = np.array([scan.slices[n].probability for n in maps.slices]) * maps.slices
+    np.testing.assert_allclose(maps.mean[:, 3, 3], 0.02 * said, rtol=1e-6)
+    np.testing.assert_allclose(maps.std[:, 0, 0], 0.01 * said, rtol=1e-5)
 
 
 def test_maps_of_whole_slices_have_no_box(made):
-    assert made(Locates(2, 0.01, crop=False)).box is None
+    assert made((network(crop=False), Locates(0.01))).box is None
 
 
-def test_networks_that_do_not_locate_have_no_maps(made):
-    assert made(Locates(2, 0.01, locate=False)) is None
-    assert made(None) is None
+def test_members_without_a_location_have_no_maps(made):
+    assert made((network(), None)) is None
+    assert made((None, None)) is None

@@ -178,10 +178,3 @@ def test_scan_used_slice_by_slice(prepared):
     assert dataset.sizes.tolist() == [n, len(labels)]
     alone = collate([ScanDataset(prepared, [scan])[0] for scan in (whole, apart)])
     assert all(torch.equal(a, b) for a, b in zip(both.hu, alone.hu, strict=True))
-
-
-def test_labels_of_unlearned_scans_are_unknown(prepared):
-    first, second = prepared.scans.index[:2]
-    dataset = ScanDataset(prepared, [first, second], unlearned=[second, "another"])
-    assert collate([dataset[0], dataset[1]]).labels.tolist() == [prepared.scans.label[first], -1]
-    assert dataset.bag_labels == [prepared.scans.label[first]]

@@ -66,9 +66,9 @@ def train_ensemble(config: RunConfig, *, resume: bool) -> PreparedSet | None:
 def _write_shared(config: RunConfig, trained: Sequence[RunConfig]) -> None:
     """Write the shared files of the ensemble, after these of its members are trained."""
     write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
-    write_splits(
-        joint_splits([load_splits(run.out / "splits.csv") for run in trained]), config.out / "splits.csv"
-    )
+    tables = [load_splits(run.out / "splits.csv") for run in trained]
+    joint = joint_splits(tables).set_index("scan").split
+    write_splits(tables[0].assign(split=tables[0].scan.map(joint)), config.out / "splits.csv")
     shared = {"config": config.as_dict(), "config_hash": config.hash}
     names = [config.member(number).out.name for number in range(config.members)]
     write_json(config.out / "run.json", read_run(trained[0].out) | shared | {"members": names})

@@ -2,10 +2,9 @@
 
     python -m research.benchmarks.headct.drift --networks checkpoints/headct_base [--write]
 
-In: the run behind the bundled model, whose networks were not trained on CT-ICH scans; the public features of
-one network for RSNA and CQ500. Out: the share of scans of each source called unlike by a check fitted to the
-other sources; the alarm rate of the drift alarm for batches of the first source, and its result for CQ500
-against RSNA.
+In: the run behind the bundled model; the public features of one network for RSNA and CQ500. Out: the share of
+scans of each source called unlike by a check fitted to the other sources; the alarm rate of the drift alarm
+for batches of the first source, and its result for CQ500 against RSNA.
 """
 
 from pathlib import Path
@@ -17,8 +16,8 @@ from ich_mil.config import read_config
 from ich_mil.evaluate.deployment.drift import DriftAlarm, column_names, summarise
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
 from ich_mil.gp.head import Head
+from ich_mil.model.training.training_sets import set_names
 from ich_mil.sets.features import FeatureSet, read_features
-from research.benchmarks.headct.calibration import learned_by_heads
 from research.benchmarks.public_features import cq500, rsna
 from research.benchmarks.record import command_line, record, table
 from research.reproduce.statistics.drift_rates import BATCH, DRAWS, alarm_rates
@@ -60,11 +59,14 @@ def main() -> None:
     parser.add_argument("--networks", type=Path, required=True)
     parser.add_argument("--config", type=Path, default=Path("configs/headct_base.yaml"))
     chosen, rest = parser.parse_known_args()
-    sources = learned_by_heads(read_config(["--config", str(chosen.config), *rest]))
-    first = next(iter(sources))
+    config = read_config(["--config", str(chosen.config), *rest])
     rows = []
     for folder in sorted(chosen.networks.glob("member_*")):
         every = read_features(folder / "features" / "train.safetensors")
+        sources: dict[str, list[str]] = {}
+        for scan, name in zip(every.scans, set_names(every.scans, config), strict=True):
+            sources.setdefault(config.training_sets[name].name, []).append(scan)
+        first = next(iter(sources))
         rows += [[f"{folder.name}: {row[0]}", *row[1:]] for row in left_out(every, sources)]
         scans, name = every.select(sources[first]), f"{first}, {folder.name}"
         rates = alarm_rates(

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 import yaml
 from PIL import Image
 
@@ -19,8 +18,9 @@ from ich_mil.model.maps import read_maps
 from ich_mil.model.predictions import read_results
 from ich_mil.model.training import training_sets as sets
 from ich_mil.model.training.train import train
-from ich_mil.model.training.training_sets import trained_on, training_boxes
+from ich_mil.model.training.training_sets import open_training, trained_on, training_boxes
 from ich_mil.network.frozen import load_cnn
+from ich_mil.network.location import Location
 from ich_mil.network.training import fit_cnn as fit
 from ich_mil.sets.features import read_features
 from ich_mil.sets.preparation.prepare import prepare
@@ -186,7 +186,6 @@ def test_a_set_of_boxes_trains_the_location_alone(place, tmp_path, monkeypatch):
     (tmp_path / "c" / "boxes.csv").write_text("\n".join(["slice,kind,x,y,width,height", *rows]))
     settings = yaml.safe_load((place / "run.yaml").read_text())
     settings |= {"out": str(tmp_path / "run"), "prepared": str(tmp_path / "prepared")}
-    settings["cnn"] = {"locate": True}
     settings["also"] += [settings["also"][0] | {"root": str(tmp_path / "c"), "learn": "boxes"}]
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings))
     words = ["--config", str(tmp_path / "run.yaml")]
@@ -201,7 +200,10 @@ def test_a_set_of_boxes_trains_the_location_alone(place, tmp_path, monkeypatch):
     assert "(location alone)" in trained_on(config, splits)
     results = read_results(config.out / "test")
     assert read_maps(config.out / "test", results.scans[0], results.model).mean.max() <= 1
-    cnn = load_cnn(config.out)
-    assert cnn.locations(torch.rand(2, 1, 32, 32)).shape == (2, *cnn.cells)
-    with pytest.raises(DataError, match=r"no set of layout slices holds boxes\.csv"):
-        training_boxes(replace(config, also=config.also[:1]))
+    learned = {*splits.scan[splits.split == "train"]} & {*boxed}
+    fitted = Location.load(config.out, load_cnn(config.out).channels)
+    again = Location.fit(load_cnn(config.out), open_training(config), learned, training_boxes(config))
+    np.testing.assert_allclose(fitted.weight, again.weight)
+    (tmp_path / "c" / "boxes.csv").unlink()
+    with pytest.raises(DataError, match=r"there is no boxes\.csv"):
+        training_boxes(config)
