@@ -11,9 +11,11 @@ for the number of words in the text with stop words:
     phrase     neighbours in the text that are other words of the graph, no stop word between, divided by c_i
     letters    number of letters of its most frequent form
 
-`word_model.csv` holds the coefficients, fitted to half of the documents of Inspec and SemEval-2010, abstracts
-and papers in English with five known words each, by `python -m research.benchmarks.keywords --parts fit`. The
-probabilities are calibrated for such documents only.
+`word_model.csv` holds the coefficients, fitted to every third document of one half of Inspec and of
+SemEval-2010, abstracts and papers in English, with five known words each. The probabilities are calibrated
+for such documents only. The command is
+
+    python -m research.benchmarks.keywords --parts fit --every 3
 
 Features that were tried and carried nothing beside these: number of occurrences (TextRank holds it), the last
 occurrence, and E θ of VBSS, whose ranks correlate with those of SS by 0.99.

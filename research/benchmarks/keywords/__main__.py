@@ -1,10 +1,10 @@
 """Keyword extraction: the thesis's tables, the word model, the exact posterior, and head CT reports.
 
-    python -m research.benchmarks.keywords [--parts thesis,new,speed,headct] [--every 1] [--write]
-    python -m research.benchmarks.keywords --parts fit      # writes ich_mil/radiology_text/word_model.csv
+    python -m research.benchmarks.keywords [--parts thesis,new,yake,speed,headct] [--every 1] [--write]
+    python -m research.benchmarks.keywords --parts fit --every 3    # writes word_model.csv
 
-`fit` uses half of the documents of each set, `new` the other half. All methods select as many new words of a
-document as the word model at γ.
+`fit` uses half of the documents of each set, `new` and `yake` the other half. All methods select as many new
+words of a document as the word model at γ.
 """
 
 import csv
@@ -38,19 +38,22 @@ from research.benchmarks.keywords.documents import (
 from research.benchmarks.record import command_line, record, table
 
 Weights = tuple[float, np.ndarray]
+Sets = Sequence[str]
+SWEEPS = 1000
+"""Kept draws of each of two Gibbs chains."""
 
 
 def rounded(values: Sequence[float]) -> str:
     return " / ".join(f"{value:.3f}" for value in values)
 
 
-def thesis(every: int) -> None:
+def thesis(sets: Sets, every: int) -> None:
     """Tables 1.2 (appendix) and 1.5 of the thesis by the preset `thesis`."""
-    for name, min_count in SETS.items():
+    for name in sets:
         documents = [*load(name, part=0, every=every), *load(name, part=1, every=every)]
         fdr = []
         for d in documents:
-            Q = build_graph([d.text], window=2, min_count=min_count).normalised()
+            Q = build_graph([d.text], window=2, min_count=SETS[name]).normalised()
             fdr.append(estimated_fdr(published_vbss(Q, d.known), d.known, count_known=True))
         rows = []
         for gamma, published in zip(GAMMAS, PUBLISHED[name], strict=True):
@@ -73,9 +76,9 @@ def fitted(documents: Sequence[Document]) -> Weights:
     return float(model[1].intercept_[0] - slopes @ model[0].mean_), slopes
 
 
-def fit(every: int) -> None:
+def fit(sets: Sets, every: int) -> None:
     """Fit the word model to the first half of both sets."""
-    intercept, slopes = fitted([d for name in SETS for d in load(name, part=0, every=every)])
+    intercept, slopes = fitted([d for name in sets for d in load(name, part=0, every=every)])
     path = Path(word_model.__file__).with_name(word_model.COEFFICIENTS)
     with path.open("w", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
@@ -84,37 +87,50 @@ def fit(every: int) -> None:
             rows.writerow([name, f"{value:.4f}"])
 
 
-def new(every: int) -> None:
+def new(sets: Sets, every: int) -> None:
     """New keywords of documents that were used for nothing: F beside baselines, estimated and true rate."""
-    for name in SETS:
+    for name in sets:
         other = next(key for key in SETS if key != name)
         across = fitted(load(other, part=0, every=every))
         documents = load(name, part=1, every=every)
         baselines = {
-            "SS": [d.features[:, 0] for d in documents],
-            "TextRank": [d.features[:, 1] for d in documents],
-            "YAKE": [yake_scores(d) for d in documents],
+            label: [d.features[:, i] for d in documents] for i, label in enumerate(("SS", "TextRank"))
         }
-        rows, rates = [], []
-        own = _rates(documents, word_model.coefficients())
         counted = {"5 known": documents} | {
             f"{known} known": load(name, part=1, every=every, known=known) for known in (3, 7)
         }
+        rates = []
         for gamma in GAMMAS[1:]:
-            chosen = [select(fdr, gamma=gamma) & d.new for fdr, d in zip(own, documents, strict=True)]
-            sizes = [int(mask.sum()) for mask in chosen]
-            row: list[object] = [gamma, sum(sizes), rounded(measures(chosen, documents, new=True))]
-            for scores in baselines.values():
-                triples = zip(scores, documents, sizes, strict=True)
-                row.append(rounded(measures([as_many_new(*each) for each in triples], documents, new=True)))
-            rows.append(row)
             by_model = [_told(some, word_model.coefficients(), gamma) for some in counted.values()]
             rates.append([gamma, *by_model, _told(documents, across, gamma)])
-        head = ["γ", "new words", "word model", *baselines]
-        text = f"{len(documents)} documents. Precision / recall / F of new words.\n\n{table(head, rows)}\n\n"
+        text = f"{len(documents)} documents. Precision / recall / F of new words.\n\n"
+        text += _beside(documents, baselines)
         head = ["γ", *counted, f"model of {other} alone, 5 known"]
-        text += f"Words: estimated / true false discovery rate of new words.\n\n{table(head, rates)}"
+        text += f"\n\nWords: estimated / true false discovery rate of new words.\n\n{table(head, rates)}"
         record(f"New keywords of {name}", text)
+
+
+def yake(sets: Sets, every: int) -> None:
+    """New keywords beside YAKE, which takes two seconds for a paper."""
+    for name in sets:
+        documents = load(name, part=1, every=every)
+        text = _beside(documents, {"YAKE": [yake_scores(d) for d in documents]})
+        record(f"New keywords of {name} beside YAKE", f"{len(documents)} documents.\n\n{text}")
+
+
+def _beside(documents: Sequence[Document], baselines: dict[str, list[np.ndarray]]) -> str:
+    """Precision, recall and F of the word model at γ, and of as many new words by each baseline."""
+    rows = []
+    rates = _rates(documents, word_model.coefficients())
+    for gamma in GAMMAS[1:]:
+        chosen = [select(fdr, gamma=gamma) & d.new for fdr, d in zip(rates, documents, strict=True)]
+        sizes = [int(mask.sum()) for mask in chosen]
+        row: list[object] = [gamma, sum(sizes), rounded(measures(chosen, documents, new=True))]
+        for scores in baselines.values():
+            triples = zip(scores, documents, sizes, strict=True)
+            row.append(rounded(measures([as_many_new(*each) for each in triples], documents, new=True)))
+        rows.append(row)
+    return table(["γ", "new words", "word model", *baselines], rows)
 
 
 def _rates(documents: Sequence[Document], weights: Weights) -> list[np.ndarray]:
@@ -135,15 +151,13 @@ def _told(documents: Sequence[Document], weights: Weights, gamma: float) -> str:
     return f"{len(true)}: {estimated.mean():.3f} / {true.mean():.3f}" if len(true) else "0"
 
 
-def speed(every: int) -> None:
+def speed(sets: Sets, every: int) -> None:
     """Processor time of the exact posterior's mean field and of Gibbs sampling to the same error of p̂."""
     rows = []
-    for name, min_count in SETS.items():
-        for d in load(name, part=0, every=every)[:5]:
-            Q, rng = (
-                build_graph([d.text], window=2, min_count=min_count).normalised(),
-                np.random.default_rng(SEED),
-            )
+    for name in sets:
+        for d in load(name, part=0, every=every)[:2]:
+            Q = build_graph([d.text], window=2, min_count=SETS[name]).normalised()
+            rng = np.random.default_rng(SEED)
             began = process_time()
             published_vbss(Q, d.known)
             preset = process_time() - began
@@ -151,7 +165,7 @@ def speed(every: int) -> None:
             field = exact.mean_field(Q, d.known)
             taken = process_time() - began
             began = process_time()
-            one, other = (exact.gibbs(Q, d.known, sweeps=4000, rng=rng) for _ in range(2))
+            one, other = (exact.gibbs(Q, d.known, sweeps=SWEEPS, rng=rng) for _ in range(2))
             sampled = (process_time() - began) / 2
             limit = (one + other) / 2
             off, noise = (float(np.abs(x - y)[d.new].mean()) for x, y in ((field, limit), (one, other)))
@@ -161,15 +175,15 @@ def speed(every: int) -> None:
             rows.append(
                 [name, len(d.known), *milliseconds, f"{off:.3f}", f"{noise:.3f}", f"{as_near / taken:.0f} x"]
             )
-    head = ["set", "words", "preset, ms", "mean field, ms", "Gibbs, 5,000 sweeps, ms", "Gibbs as near, ms"]
+    head = ["set", "words", "preset, ms", "mean field, ms", f"Gibbs, {SWEEPS} draws, ms", "Gibbs as near, ms"]
     head += ["mean field to Gibbs", "between chains", "as near"]
     record("Mean field against Gibbs sampling", table(head, rows))
 
 
-def headct(every: int) -> None:
+def headct(sets: Sets, every: int) -> None:
     """The first new terms of head CT sentences from the single known word `hemorrhage`."""
     with (TEXTS / "headct_sentences.csv").open(newline="") as file:
-        sentences = [row["sentence"] for row in csv.DictReader(file)][::every]
+        sentences = [row["sentence"] for row in csv.DictReader(file)]
     began = process_time()
     first = KeywordExtractor(min_count=3).fit(sentences, known="hemorrhage").ranked_[:20]
     text = (
@@ -178,12 +192,13 @@ def headct(every: int) -> None:
     record("Head CT reports: terms from one word", text)
 
 
-PARTS = {"thesis": thesis, "new": new, "speed": speed, "headct": headct}
+PARTS = {"thesis": thesis, "new": new, "yake": yake, "speed": speed, "headct": headct}
 
 if __name__ == "__main__":
     parser = command_line(__doc__)
     parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated; also fit")
+    parser.add_argument("--sets", default=",".join(SETS), help="comma-separated")
     parser.add_argument("--every", type=int, default=1, help="take every n-th document of a set")
     arguments = parser.parse_args()
     for chosen_part in arguments.parts.split(","):
-        {**PARTS, "fit": fit}[chosen_part](arguments.every)
+        {**PARTS, "fit": fit}[chosen_part](arguments.sets.split(","), arguments.every)
