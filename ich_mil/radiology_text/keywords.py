@@ -37,7 +37,8 @@ from ich_mil.radiology_text.word_model import keyword_probability, word_features
 MEASURED_WORDS = (14, 550)
 """Least and greatest number of words of the documents on which probabilities were measured."""
 MEASURED_KNOWN = (3, 7)
-"""Least and greatest number of known words on which probabilities were measured."""
+"""Least and greatest number of known words on which probabilities were measured: with 5 the estimated rate is
+within 0.054 of the true one, with 3 and 7 at most 0.06 above and 0.03 below it."""
 
 
 class KeywordExtractor(BaseEstimator):

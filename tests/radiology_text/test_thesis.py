@@ -6,7 +6,7 @@ from ich_mil.radiology_text import thesis
 from ich_mil.radiology_text.fdr import estimated_fdr, select
 from ich_mil.radiology_text.graph import build_graph
 from ich_mil.radiology_text.thesis import published_vbss
-from research.benchmarks.keywords.documents import GAMMAS, PUBLISHED, SETS, load, measures
+from research.benchmarks.keywords.documents import GAMMAS, PUBLISHED, load, measures
 from tests.radiology_text.graphs import first_known, random_walk_matrix
 
 
@@ -42,14 +42,13 @@ def test_slope_vanishes_and_order_is_that_of_ss():
 
 
 @pytest.mark.realdata
-@pytest.mark.parametrize(("name", "every"), [("Inspec", 8), ("SemEval2010", 8)])
-def test_published_tables(shared_data, name, every):
-    """Tables 1.2 (appendix) and 1.5: within 0.02 on all documents, and 0.05 on these few."""
-    documents = load(name, part=0, every=every, folder=shared_data / "text")
+def test_published_table_of_inspec(shared_data):
+    """Table 1.2 (appendix), on an eighth of its documents."""
+    documents = load("Inspec", part=0, every=4, folder=shared_data / "text")
     fdr = []
     for d in documents:
-        Q = build_graph([d.text], window=2, min_count=SETS[name]).normalised()
+        Q = build_graph([d.text], window=2).normalised()
         fdr.append(estimated_fdr(published_vbss(Q, d.known), d.known, count_known=True))
-    for gamma, published in zip(GAMMAS, PUBLISHED[name], strict=True):
+    for gamma, published in zip(GAMMAS, PUBLISHED["Inspec"], strict=True):
         chosen = [select(rate, gamma=gamma) for rate in fdr]
         assert measures(chosen, documents, new=False)[:2] == pytest.approx(published, abs=0.05)

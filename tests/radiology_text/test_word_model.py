@@ -41,16 +41,16 @@ def test_probability_is_the_logistic_of_the_stored_coefficients():
 
 
 @pytest.mark.realdata
-@pytest.mark.parametrize(("name", "every"), [("Inspec", 8), ("SemEval2010", 8)])
-def test_new_keywords_of_the_measured_half(shared_data, name, every):
+@pytest.mark.parametrize("name", ["Inspec", "SemEval2010"])
+def test_new_keywords_of_the_measured_half(shared_data, name):
     """The rate of new words holds, and F is above those of SS and TextRank at as many words."""
-    documents = load(name, part=1, every=every, folder=shared_data / "text")
+    documents = load(name, part=1, every=4, folder=shared_data / "text")
     proba = [keyword_probability(d.features) for d in documents]
     chosen = [
         select(estimated_fdr(p, d.known), gamma=0.3) & d.new for p, d in zip(proba, documents, strict=True)
     ]
     precision, _, f = measures(chosen, documents, new=True)
-    assert 1 - precision == pytest.approx(0.3, abs=0.1)  # fewer documents than in the table
+    assert 1 - precision == pytest.approx(0.3, abs=0.05)
     for column in (0, 1):
         pairs = zip(documents, chosen, strict=True)
         peers = [as_many_new(d.features[:, column], d, int(mask.sum())) for d, mask in pairs]
