@@ -1,7 +1,7 @@
 """Extract key terms, sentence labels and scan labels from radiology reports.
 
 In: a table, folder or DICOM objects with reports, and seeds: words known to name blood. Out, in one folder:
-`terms.csv` (term, probability, fdr), `sentences.csv` (report, sentence, label, kinds, evidence), `labels.csv`
+`terms.csv` (rank, term), `sentences.csv` (report, sentence, label, kinds, evidence), `labels.csv`
 (scan, label, probability, kinds; for layout `folder`), `left_out.csv` (scan, reason) and `reports.html`. A
 `corrections.csv` (scan, label) in this folder is applied and never changed.
 
@@ -41,6 +41,8 @@ RARE = 3
 """Minimum number of occurrences of a key term in a large collection."""
 LARGE = 1000
 """Minimum number of reports of a large collection."""
+OFFERED = 20
+"""Number of new terms that are compared with the rules, and offered as seeds if no rule reads them."""
 
 
 def label_reports(
@@ -73,17 +75,18 @@ def label_reports(
         english = any(label.reason != "language" for label in labels)
         if (out / CORRECTIONS).is_file():
             labels = correct(labels, read_corrections(out / CORRECTIONS, labels))
-        terms, keywords = _terms(reports, seeds, source, english=english)
+        terms = _terms(reports, seeds, source, english=english)
         page = ReportsPage(
             title=source.name,
             scans=_shown(labels, statements),
             reports=len(reports),
             sentences=_counts(statements),
-            terms=list(terms.itertuples(index=False, name=None)),
-            unread=[term for term in keywords if not rules.find(split_words(term))],
+            terms=terms,
+            unread=[term for term in terms[:OFFERED] if not rules.find(split_words(term))],
             skipped=skipped,
         )
-        write_csv(out / "terms.csv", terms)
+        ranks = range(1, len(terms) + 1)
+        write_csv(out / "terms.csv", pd.DataFrame({"rank": ranks, "term": terms}))
         write_csv(out / "sentences.csv", _sentence_table(statements))
         left = [_is_left_out(label, uncertain) for label in labels]
         value = {"positive": 1, "negative": 0, "uncertain": int(uncertain == "positive")}
@@ -100,10 +103,8 @@ def label_reports(
     return labels
 
 
-def _terms(
-    reports: Sequence[Report], seeds: Sequence[str], source: Path, *, english: bool
-) -> tuple[pd.DataFrame, list[str]]:
-    """Table of candidate terms, and the selected key terms."""
+def _terms(reports: Sequence[Report], seeds: Sequence[str], source: Path, *, english: bool) -> list[str]:
+    """New terms, the best first."""
     texts = [report.text for report in reports]
     used = {word for text in texts for word in split_words(text)}
     known = [seed for seed in seeds if used.issuperset(split_words(seed))]
@@ -116,11 +117,7 @@ def _terms(
     for seed in sorted(set(seeds) - set(known)):
         say(f"no report has the seed {seed!r}; it is not used")
     with named(source):
-        extractor = KeywordExtractor(
-            window=1, weights="likelihood", min_count=RARE if len(texts) >= LARGE else 1
-        ).fit(texts, known=known)
-    table = extractor.table()[["term", "probability", "fdr"]].round(6)
-    return table, list(extractor.keywords_)
+        return KeywordExtractor(min_count=RARE if len(texts) >= LARGE else 1).fit(texts, known).ranked_
 
 
 def _counts(statements: Sequence[Sequence[Statement]]) -> dict[str, int]:

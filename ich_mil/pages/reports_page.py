@@ -62,7 +62,7 @@ class ReportsPage:
         scans: labelled scans, in any order.
         reports: number of reports.
         sentences: number of sentences by label.
-        terms: (term, probability, estimated false discovery rate), the most probable first.
+        terms: new terms, the best first.
         unread: key terms that match no rule; the user may pass them as seeds.
         skipped: number of DICOM objects that are not reports.
     """
@@ -71,7 +71,7 @@ class ReportsPage:
     scans: Sequence[ShownScan]
     reports: int
     sentences: Mapping[str, int]
-    terms: Sequence[tuple[str, float, float]] = ()
+    terms: Sequence[str] = ()
     unread: Sequence[str] = ()
     skipped: int = 0
 

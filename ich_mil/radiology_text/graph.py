@@ -19,6 +19,7 @@ Shapes: n words, T tokens.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Literal
 
 import numpy as np
@@ -46,6 +47,12 @@ STEMMERS = {"english": "porter"}
 def tokenize(text: str) -> list[str]:
     """Split a text into lower-case words: runs of letters and digits with at least one letter."""
     return [word for word in WORD.findall(text.lower()) if len(word) >= SHORTEST and LETTER.search(word)]
+
+
+@cache
+def _stemmer(algorithm: str) -> Callable[[str], str]:
+    """Stem of a word, kept for the next text: the stemmer is plain Python."""
+    return lru_cache(maxsize=2**17)(snowballstemmer.stemmer(algorithm).stemWord)
 
 
 @dataclass(frozen=True)
@@ -81,7 +88,7 @@ class Words:
         if algorithm not in snowballstemmer.algorithms():
             allowed = ", ".join(sorted({"english", *snowballstemmer.algorithms()}))
             raise ConfigError(f"language must be None or one of {allowed}; got {self.language!r}")
-        stem = snowballstemmer.stemmer(algorithm).stemWord
+        stem = _stemmer(algorithm)
         return ["" if word in stopped else stem(word) for word in words]
 
 

@@ -6,8 +6,9 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from ich_mil.errors import ConfigError, DataError
-from ich_mil.radiology_text import keywords
+from ich_mil.radiology_text.fdr import estimated_fdr
 from ich_mil.radiology_text.keywords import KeywordExtractor
+from ich_mil.radiology_text.thesis import published_vbss
 
 REPORTS = [
     "Acute subdural hematoma along the left convexity.",
@@ -15,39 +16,65 @@ REPORTS = [
     "No acute hemorrhage. Hematomas have resolved.",
     "Paranasal sinuses are clear. Mastoid air cells are clear.",
 ]
+DOCUMENT = " ".join(REPORTS)
+KNOWN = ["hemorrhages", "Subdural", "hematoma"]
 
 
-def test_terms_and_probabilities():
-    extractor = KeywordExtractor(alpha=0.7).fit(REPORTS, known=["hemorrhages", "Subdural"])
-    assert extractor.get_params()["alpha"] == 0.7
+def test_table_of_a_document():
+    extractor = KeywordExtractor().fit(DOCUMENT, known=KNOWN)
     table = extractor.table()
-    assert list(table.columns) == ["term", "probability", "fdr"]
-    assert table["term"].tolist()[:2] == ["subdural", "hemorrhage"]
+    assert list(table.columns) == ["rank", "term", "probability", "fdr"]
+    assert set(table["term"][:3]) == {"subdural", "hemorrhage", "hematoma"}
+    assert table["rank"].tolist() == [0, 0, *range(len(table) - 2)]
     assert table["probability"].is_monotonic_decreasing
-    assert table["fdr"].is_monotonic_increasing
-    assert (table["fdr"][:2] == 0).all()
-    others = 1 - table["probability"][2:]
-    np.testing.assert_allclose(table["fdr"][2:], others.expanding().mean(), rtol=1e-9)
+    assert (table["fdr"][:3] == 0).all()
+    np.testing.assert_allclose(table["fdr"][3:], (1 - table["probability"][3:]).expanding().mean(), rtol=1e-9)
+    assert extractor.ranked_ == table["term"][3:].tolist()
 
 
-def test_levels_are_nested():
-    extractor = KeywordExtractor(gamma=0.0).fit(REPORTS, known=["hemorrhage"])
-    assert extractor.keywords_ == ["hemorrhage"]
-    previous = extractor.keywords_
-    for gamma in (0.5, 0.9, 1.0):
-        chosen = extractor.select(gamma)
-        assert chosen[: len(previous)] == previous
-        previous = chosen
-    assert len(previous) == len(extractor.terms_)
+def test_known_words_are_not_selected():
+    extractor = KeywordExtractor().fit(DOCUMENT, known=KNOWN)
+    assert extractor.calibrated_
+    assert extractor.select(1.0) == extractor.ranked_
+    rates = extractor.fdr_[~extractor.known_]
+    gamma = float(np.median(rates))
+    assert extractor.select(gamma) == extractor.ranked_[: (rates <= gamma).sum()]
 
 
-@pytest.mark.parametrize("method", ["vbss", "bss", "ss", "textrank"])
-def test_every_method_runs_and_repeats_itself(method):
-    one = KeywordExtractor(method, draws=200, burn_in=50).fit(REPORTS, known=["hemorrhage"])
-    other = clone(one).fit(REPORTS, known=["hemorrhage"])
-    np.testing.assert_array_equal(one.scores_, other.scores_)
-    assert np.isnan(one.proba_).all() == (method in ("ss", "textrank"))
-    assert set(one.keywords_) <= set(one.terms_)
+def test_collection_ranks_by_ss_over_root_of_degree():
+    extractor = KeywordExtractor().fit(REPORTS, known="hemorrhage")
+    Q = extractor.graph_.normalised().toarray()
+    theta = 0.15 * np.linalg.solve(np.eye(len(Q)) - 0.85 * Q, extractor.known_.astype(float))
+    degrees = extractor.graph_.degrees
+    np.testing.assert_allclose(extractor.scores_, theta / np.sqrt(degrees), rtol=1e-9)
+    assert "hemorrhage" not in extractor.ranked_
+    assert np.isnan(extractor.table()[["probability", "fdr"]]).all(axis=None)
+
+
+@pytest.mark.parametrize(
+    ("texts", "known", "language"),
+    [(REPORTS, KNOWN, "english"), (DOCUMENT, KNOWN[:2], "english"), (DOCUMENT, ["hemorrhage"] * 3, None)],
+)
+def test_uncalibrated_rate_is_refused(texts, known, language):
+    extractor = KeywordExtractor(language=language).fit(texts, known=known)
+    assert not extractor.calibrated_
+    with pytest.raises(DataError, match="uncalibrated"):
+        extractor.select(0.2)
+
+
+def test_preset_counts_known_words():
+    extractor = KeywordExtractor(preset="thesis").fit(DOCUMENT, known=KNOWN)
+    p = published_vbss(extractor.graph_.normalised(), extractor.known_)
+    np.testing.assert_array_equal(extractor.proba_, p)
+    np.testing.assert_array_equal(extractor.fdr_, estimated_fdr(p, extractor.known_, count_known=True))
+    assert not extractor.calibrated_
+    assert extractor.select(1.0) == extractor.ranked_
+
+
+def test_fit_repeats_itself():
+    first = KeywordExtractor(min_count=2).fit(DOCUMENT, known="hematoma")
+    again = clone(first).fit(DOCUMENT, known="hematoma")
+    np.testing.assert_array_equal(first.scores_, again.scores_)
 
 
 def test_a_phrase_makes_each_of_its_words_known():
@@ -55,20 +82,6 @@ def test_a_phrase_makes_each_of_its_words_known():
     words = KeywordExtractor().fit(REPORTS, known=["subdural", "hematoma"])
     np.testing.assert_array_equal(phrase.known_, words.known_)
     assert phrase.known_.sum() == 2
-
-
-def test_one_text_is_a_collection_of_one():
-    text = " ".join(REPORTS)
-    one = KeywordExtractor().fit(text, known="hemorrhage")
-    many = KeywordExtractor().fit([text], known=["hemorrhage"])
-    np.testing.assert_array_equal(one.proba_, many.proba_)
-
-
-def test_a_large_collection_takes_the_sparse_way(monkeypatch):
-    exact = KeywordExtractor().fit(REPORTS, known=["hemorrhage"])
-    monkeypatch.setattr("ich_mil.radiology_text.spectrum.EXACT", 3)
-    sparse = KeywordExtractor().fit(REPORTS, known=["hemorrhage"])
-    np.testing.assert_allclose(sparse.proba_, exact.proba_, atol=0.03)
 
 
 @pytest.mark.parametrize(
@@ -85,18 +98,10 @@ def test_bad_input(texts, known, match):
         KeywordExtractor().fit(texts, known=known)
 
 
-@pytest.mark.parametrize(
-    "bad", [{"method": "yake"}, {"damping": 1.0}, {"gamma": 2.0}, {"alpha": 0.0}, {"language": "klingon"}]
-)
+@pytest.mark.parametrize("bad", [{"preset": "yake"}, {"min_count": 0}, {"language": "klingon"}])
 def test_bad_parameters(bad):
     with pytest.raises(ConfigError):
         KeywordExtractor(**bad).fit(REPORTS, known=["hemorrhage"])
-
-
-def test_bss_refuses_what_it_cannot_hold(monkeypatch):
-    monkeypatch.setattr(keywords, "BSS_WORDS", 5)
-    with pytest.raises(ConfigError, match="bss takes at most 5 words"):
-        KeywordExtractor("bss").fit(REPORTS, known=["hemorrhage"])
 
 
 def test_nothing_is_selected_before_a_fit():
@@ -108,8 +113,6 @@ def test_nothing_is_selected_before_a_fit():
 def test_from_one_word_to_the_vocabulary_of_bleeding(shared_data):
     with (shared_data / "text" / "headct_sentences.csv").open(newline="") as file:
         sentences = [row["sentence"] for row in csv.DictReader(file)]
-    extractor = KeywordExtractor(window=1, weights="likelihood").fit(sentences, known=["hemorrhage"])
-    first = extractor.table()["term"][:21].tolist()
-    assert first[0] == "hemorrhage"
-    wanted = {"subdural", "subarachnoid", "intraparenchymal", "intraventricular", "hematoma"}
-    assert wanted <= set(first[1:])
+    first = KeywordExtractor(min_count=3).fit(sentences, known="hemorrhage").ranked_[:10]
+    wanted = {"subarachnoid", "intraparenchymal", "intraventricular", "petechial", "intracranial"}
+    assert wanted <= set(first)

@@ -1,156 +1,204 @@
-"""Keyword extraction: accuracy on two public sets, and head CT reports.
+"""Keyword extraction: the thesis's tables, the word model, the exact posterior, and head CT reports.
 
-    python -m research.benchmarks.keywords [--parts sets,headct] [--every 1] [--write]
+    python -m research.benchmarks.keywords [--parts thesis,new,yake,speed,headct] [--every 1] [--write]
+    python -m research.benchmarks.keywords --parts fit --every 3    # writes word_model.csv
 
-As in the thesis, methods without probabilities select the same share of words as VBSS over all documents, and
-TextRank and YAKE receive the known words.
+`fit` uses half of the documents of each set, `new` and `yake` the other half. All methods select as many new
+words of a document as the word model at γ.
 """
 
 import csv
 from collections.abc import Sequence
+from pathlib import Path
 from time import process_time
 
 import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
+from ich_mil.radiology_text import word_model
+from ich_mil.radiology_text.fdr import estimated_fdr, select
+from ich_mil.radiology_text.graph import build_graph
 from ich_mil.radiology_text.keywords import KeywordExtractor
-from ich_mil.radiology_text.rank import semi_supervised, textrank
-from ich_mil.radiology_text.vbss import Prior
-from research.benchmarks.keywords import documents as texts
+from ich_mil.radiology_text.thesis import published_vbss
+from research.benchmarks.keywords import exact
 from research.benchmarks.keywords.documents import (
     GAMMAS,
-    KNOWN,
+    PUBLISHED,
     SEED,
-    STATED,
+    SETS,
     TEXTS,
     Document,
-    at_level,
+    as_many_new,
+    load,
     measures,
-    vbss,
+    yake_scores,
 )
 from research.benchmarks.record import command_line, record, table
 
-SETS = {"Inspec": 1, "SemEval2010": 3}
-"""Minimum number of occurrences of a word, by data set."""
+Weights = tuple[float, np.ndarray]
+Sets = Sequence[str]
+SWEEPS = 1000
+"""Kept draws of each of two Gibbs chains."""
 
 
 def rounded(values: Sequence[float]) -> str:
     return " / ".join(f"{value:.3f}" for value in values)
 
 
-def sets(every: int) -> None:
-    """Reproduce tables 1.2 and 1.5 of the thesis, and report the sizes of the PubMed graphs."""
-    for name, min_count in SETS.items():
-        documents = texts.load(TEXTS, name, min_count=min_count, seed=SEED)[::every]
-        began = process_time()
-        fits = {
-            "α learned": [vbss(d.graph, d.known) for d in documents],
-            f"α = {STATED}": [vbss(d.graph, d.known, Prior(alpha=STATED)) for d in documents],
-        }
-        taken = (process_time() - began) / 2
-        as_printed = [vbss(d.graph, d.known, Prior(prior_mean="restart"), "printed") for d in documents]
-        baselines = _baselines(documents)
-        words = [len(d.truth) for d in documents]
-        keys = [int(d.truth.sum()) for d in documents]
-        text = (
-            f"{len(documents)} documents, {np.mean(words):.1f} words and {np.mean(keys):.1f} keywords on "
-            f"average, {KNOWN} known (seed {SEED}). VBSS took {taken:.1f} s of processor time. "
-            "Precision / recall / F.\n\n"
-        )
+def thesis(sets: Sets, every: int) -> None:
+    """Tables 1.2 (appendix) and 1.5 of the thesis by the preset `thesis`."""
+    for name in sets:
+        documents = [*load(name, part=0, every=every), *load(name, part=1, every=every)]
+        fdr = []
+        for d in documents:
+            Q = build_graph([d.text], window=2, min_count=SETS[name]).normalised()
+            fdr.append(estimated_fdr(published_vbss(Q, d.known), d.known, count_known=True))
         rows = []
-        for gamma, (precision, recall) in zip(GAMMAS, texts.PUBLISHED[name], strict=True):
-            thesis = precision, recall, 2 * precision * recall / (precision + recall)
-            ours = _at_published(documents, [f.mean for f in fits["α learned"]], precision, recall)
-            printed = at_level([f.link for f in as_printed], documents, gamma, count_known=True)
-            rows.append([gamma, *(rounded(part) for part in (thesis, ours, measures(printed, documents)))])
-        head = ["γ", "thesis", "as many words by our ranking, known first", "text as printed"]
-        text += table(head, rows) + "\n\n"
-        for label, fitted in fits.items():
-            for count_known in (False, True):
-                levels = {
-                    gamma: at_level([f.proba for f in fitted], documents, gamma, count_known=count_known)
-                    for gamma in GAMMAS
-                }
-                rule = "known words count in the rate" if count_known else "known words never count"
-                text += f"{label}, {rule}:\n\n{_beside_baselines(levels, documents, baselines)}\n\n"
-        record(f"Keywords of {name}", text)
-    graphs = texts.load_pubmed(TEXTS, number=30, seed=SEED)
-    began = process_time()
-    for graph in graphs:  # no keys; the first five words of TextRank serve as known words for the timing
-        known = np.zeros(len(graph.stems), dtype=bool)
-        known[np.argsort(-textrank(graph))[:KNOWN]] = True
-        vbss(graph, known)
-    taken = process_time() - began
-    sizes = np.percentile([len(graph.stems) for graph in graphs], [0, 25, 50, 75, 100])
-    text = (
-        f"30 documents: {' / '.join(f'{size:.0f}' for size in sizes)} words "
-        f"(least, quartiles, most; the thesis': 73 / 179 / 220 / 242 / 262); "
-        f"VBSS took {taken:.2f} s of processor time (thesis 20.28 s). "
-    )
-    text += "They come without keys: table 1.4 cannot be computed."
-    record("Keywords of PubMed", text)
+        for gamma, published in zip(GAMMAS, PUBLISHED[name], strict=True):
+            chosen = [select(rate, gamma=gamma) for rate in fdr]
+            all_words = measures(chosen, documents, new=False)
+            true = 1 - measures(chosen, documents, new=True)[0]
+            gap = np.abs(np.subtract(all_words[:2], published)).max()
+            rows.append([gamma, rounded(published), rounded(all_words[:2]), f"{gap:.3f}", f"{true:.3f}"])
+        head = ["γ", "published", "preset", "largest difference", "true rate of new words"]
+        text = f"{len(documents)} documents. Precision / recall, known words counted.\n\n{table(head, rows)}"
+        record(f"Tables of the thesis, {name}", text)
 
 
-Baselines = dict[str, tuple[list[np.ndarray], bool]]
+def fitted(documents: Sequence[Document]) -> Weights:
+    """Intercept and coefficients (6,) of the logistic regression on the new words of documents."""
+    x = np.concatenate([d.features[d.new] for d in documents])
+    y = np.concatenate([d.truth[d.new] for d in documents])
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(x, y)
+    slopes = model[1].coef_[0] / model[0].scale_
+    return float(model[1].intercept_[0] - slopes @ model[0].mean_), slopes
 
 
-def _beside_baselines(
-    levels: dict[float, list[np.ndarray]], documents: Sequence[Document], baselines: Baselines
-) -> str:
-    """Precision, recall and F of the words chosen at each level, and of as many words by each baseline."""
+def fit(sets: Sets, every: int) -> None:
+    """Fit the word model to the first half of both sets."""
+    intercept, slopes = fitted([d for name in sets for d in load(name, part=0, every=every)])
+    path = Path(word_model.__file__).with_name(word_model.COEFFICIENTS)
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(["feature", "coefficient"])
+        for name, value in zip(("intercept", *word_model.FEATURES), (intercept, *slopes), strict=True):
+            rows.writerow([name, f"{value:.4f}"])
+
+
+def new(sets: Sets, every: int) -> None:
+    """New keywords of documents that were used for nothing: F beside baselines, estimated and true rate."""
+    for name in sets:
+        other = next(key for key in SETS if key != name)
+        across = fitted(load(other, part=0, every=every))
+        documents = load(name, part=1, every=every)
+        baselines = {
+            label: [d.features[:, i] for d in documents] for i, label in enumerate(("SS", "TextRank"))
+        }
+        counted = {"5 known": documents} | {
+            f"{known} known": load(name, part=1, every=every, known=known) for known in (3, 7)
+        }
+        rates = []
+        for gamma in GAMMAS[1:]:
+            by_model = [_told(some, word_model.coefficients(), gamma) for some in counted.values()]
+            rates.append([gamma, *by_model, _told(documents, across, gamma)])
+        text = f"{len(documents)} documents. Precision / recall / F of new words.\n\n"
+        text += _beside(documents, baselines)
+        head = ["γ", *counted, f"model of {other} alone, 5 known"]
+        text += f"\n\nWords: estimated / true false discovery rate of new words.\n\n{table(head, rates)}"
+        record(f"New keywords of {name}", text)
+
+
+def yake(sets: Sets, every: int) -> None:
+    """New keywords beside YAKE, which takes two seconds for a paper."""
+    for name in sets:
+        documents = load(name, part=1, every=every)
+        text = _beside(documents, {"YAKE": [yake_scores(d) for d in documents]})
+        record(f"New keywords of {name} beside YAKE", f"{len(documents)} documents.\n\n{text}")
+
+
+def _beside(documents: Sequence[Document], baselines: dict[str, list[np.ndarray]]) -> str:
+    """Precision, recall and F of the word model at γ, and of as many new words by each baseline."""
     rows = []
-    for gamma, chosen in levels.items():
-        row = [gamma, f"{sum(int(c.sum()) for c in chosen) / len(documents):.1f}"]
-        row.append(rounded(measures(chosen, documents)))
-        for scores, force in baselines.values():
-            as_many = texts.by_share(scores, documents, texts.share_of(chosen), force=force)
-            row.append(rounded(measures(as_many, documents)))
+    rates = _rates(documents, word_model.coefficients())
+    for gamma in GAMMAS[1:]:
+        chosen = [select(fdr, gamma=gamma) & d.new for fdr, d in zip(rates, documents, strict=True)]
+        sizes = [int(mask.sum()) for mask in chosen]
+        row: list[object] = [gamma, sum(sizes), rounded(measures(chosen, documents, new=True))]
+        for scores in baselines.values():
+            triples = zip(scores, documents, sizes, strict=True)
+            row.append(rounded(measures([as_many_new(*each) for each in triples], documents, new=True)))
         rows.append(row)
-    return table(["γ", "words", "VBSS", *baselines], rows)
+    return table(["γ", "new words", "word model", *baselines], rows)
 
 
-def _baselines(documents: Sequence[Document]) -> Baselines:
-    """Scores of methods without probabilities, and whether they receive the known words."""
-    return {
-        "SS": ([semi_supervised(d.graph, d.known) for d in documents], False),
-        "TextRank": ([textrank(d.graph) for d in documents], True),
-        "YAKE": ([texts.yake_scores(d) for d in documents], True),
-    }
+def _rates(documents: Sequence[Document], weights: Weights) -> list[np.ndarray]:
+    """Estimated false discovery rate (n,) of the words of each document."""
+    return [estimated_fdr(_proba(d, weights), d.known) for d in documents]
 
 
-def _at_published(
-    documents: Sequence[Document], scores: Sequence[np.ndarray], precision: float, recall: float
-) -> tuple[float, float, float]:
-    """Precision, recall and F of a ranking at the thesis' number of selected words, known words first."""
-    number = recall * sum(int(d.truth.sum()) for d in documents) / precision
-    share = number / sum(len(d.truth) for d in documents)
-    return measures(texts.by_share(scores, documents, share, force=True), documents)
+def _proba(document: Document, weights: Weights) -> np.ndarray:
+    return 1 / (1 + np.exp(-(weights[0] + document.features @ weights[1])))
 
 
-def headct(every: int) -> None:
-    """Ranks of other bleeding terms in head CT reports, from the single known word `hemorrhage`."""
+def _told(documents: Sequence[Document], weights: Weights, gamma: float) -> str:
+    rates = _rates(documents, weights)
+    chosen = [select(fdr, gamma=gamma) & d.new for fdr, d in zip(rates, documents, strict=True)]
+    pairs = list(zip(chosen, documents, strict=True))
+    estimated = np.concatenate([1 - _proba(d, weights)[mask] for mask, d in pairs])
+    true = np.concatenate([~d.truth[mask] for mask, d in pairs])
+    return f"{len(true)}: {estimated.mean():.3f} / {true.mean():.3f}" if len(true) else "0"
+
+
+def speed(sets: Sets, every: int) -> None:
+    """Processor time of the exact posterior's mean field and of Gibbs sampling to the same error of p̂."""
+    rows = []
+    for name in sets:
+        for d in load(name, part=0, every=every)[:2]:
+            Q = build_graph([d.text], window=2, min_count=SETS[name]).normalised()
+            rng = np.random.default_rng(SEED)
+            began = process_time()
+            published_vbss(Q, d.known)
+            preset = process_time() - began
+            began = process_time()
+            field = exact.mean_field(Q, d.known)
+            taken = process_time() - began
+            began = process_time()
+            one, other = (exact.gibbs(Q, d.known, sweeps=SWEEPS, rng=rng) for _ in range(2))
+            sampled = (process_time() - began) / 2
+            limit = (one + other) / 2
+            off, noise = (float(np.abs(x - y)[d.new].mean()) for x, y in ((field, limit), (one, other)))
+            # the Monte Carlo error falls with the root of the number of sweeps
+            as_near = sampled * min((noise / np.sqrt(2) / off) ** 2, 1.0)
+            milliseconds = [f"{1000 * t:.1f}" for t in (preset, taken, sampled, as_near)]
+            rows.append(
+                [name, len(d.known), *milliseconds, f"{off:.3f}", f"{noise:.3f}", f"{as_near / taken:.0f} x"]
+            )
+    head = ["set", "words", "preset, ms", "mean field, ms", f"Gibbs, {SWEEPS} draws, ms", "Gibbs as near, ms"]
+    head += ["mean field to Gibbs", "between chains", "as near"]
+    record("Mean field against Gibbs sampling", table(head, rows))
+
+
+def headct(sets: Sets, every: int) -> None:
+    """The first new terms of head CT sentences from the single known word `hemorrhage`."""
     with (TEXTS / "headct_sentences.csv").open(newline="") as file:
         sentences = [row["sentence"] for row in csv.DictReader(file)]
-    wanted = ("subdural", "subarachnoid", "intraparenchymal", "intraventricular", "hematoma")
-    rows = []
-    for window in (1, 2, 5):
-        for weights in ("likelihood", "count"):
-            extractor = KeywordExtractor(window=window, weights=weights)
-            terms = extractor.fit(sentences, known=["hemorrhage"]).table()["term"].tolist()
-            places = [terms.index(word) for word in wanted]
-            rows.append(
-                [window, weights, f"{sum(p <= 20 for p in places)} of 5", *places, ", ".join(terms[1:21])]
-            )
-    text = f"{len(sentences)} sentences, known: hemorrhage. Places among the terms found.\n\n"
-    text += table(["window", "weights", "in the first 20", *wanted, "first 20"], rows)
+    began = process_time()
+    first = KeywordExtractor(min_count=3).fit(sentences, known="hemorrhage").ranked_[:20]
+    text = (
+        f"{len(sentences)} sentences, {process_time() - began:.1f} s. First 20 new terms: {', '.join(first)}."
+    )
     record("Head CT reports: terms from one word", text)
 
 
-PARTS = {"sets": sets, "headct": headct}
+PARTS = {"thesis": thesis, "new": new, "yake": yake, "speed": speed, "headct": headct}
 
 if __name__ == "__main__":
     parser = command_line(__doc__)
-    parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated")
+    parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated; also fit")
+    parser.add_argument("--sets", default=",".join(SETS), help="comma-separated")
     parser.add_argument("--every", type=int, default=1, help="take every n-th document of a set")
     arguments = parser.parse_args()
     for chosen_part in arguments.parts.split(","):
-        PARTS[chosen_part](arguments.every)
+        {**PARTS, "fit": fit}[chosen_part](arguments.sets.split(","), arguments.every)

@@ -2,13 +2,12 @@
 
 Inspec and SemEval-2010 (texts and key phrases) are prepared as in section 1.4 of the thesis, except for its
 part-of-speech tagger: stop words removed, Porter stems, words with less than three occurrences removed from
-the long texts, documents with at least 11 keywords among their words, of which five are known, drawn with a
-seed. PubMed comes with the authors' stems and without keys.
+the long texts, documents with at least 11 keywords among their words, of which some are known, drawn with a
+seed. Of the sorted files those of even number are there to build on (`part=0`), the others to measure.
 
 Shapes: n words of a document.
 """
 
-import re
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,19 +17,16 @@ import numpy as np
 import yake
 
 from ich_mil.errors import DataError
-from ich_mil.radiology_text.ascent import VbssFit, ascend
-from ich_mil.radiology_text.fdr import select
-from ich_mil.radiology_text.graph import WordGraph, Words, build_graph
-from ich_mil.radiology_text.spectrum import spectrum_of
-from ich_mil.radiology_text.vbss import Covariance, Prior, Vbss
+from ich_mil.radiology_text.graph import Words, build_graph
+from ich_mil.radiology_text.word_model import word_features
 from research.benchmarks.public_features import DATA
 
 TEXTS = DATA / "text"
 SEED = 0
-STATED = 0.7
-"""Value of α where it is fixed: the upper end of the range suggested in the thesis."""
 GAMMAS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 KNOWN, FEWEST = 5, 11
+SETS = {"Inspec": 1, "SemEval2010": 3}
+"""Minimum number of occurrences of a word, by data set."""
 
 PUBLISHED = {
     "Inspec": [(0.971, 0.273), (0.886, 0.34), (0.774, 0.421), (0.657, 0.527), (0.548, 0.666), (0.447, 0.828)],
@@ -41,59 +37,48 @@ PUBLISHED = {
 
 @dataclass(frozen=True)
 class Document:
-    """A document: its text, the graph of its n words, masks (n,) of keywords and of known keywords."""
+    """A document: its text, its n stems, masks (n,) of keywords and of known keywords, features (n, 6)."""
 
     text: str
-    graph: WordGraph
+    stems: list[str]
     truth: np.ndarray
     known: np.ndarray
+    features: np.ndarray
+
+    @property
+    def new(self) -> np.ndarray:
+        """Mask (n,) of the words that are not known."""
+        return ~self.known
 
 
-def load(folder: Path, name: str, *, min_count: int, seed: int) -> list[Document]:
-    """Load the documents of a LIAAD archive that have at least `FEWEST` keywords."""
-    rng, words, documents = np.random.default_rng(seed), Words(), []
+def load(name: str, *, part: int, every: int = 1, known: int = KNOWN, folder: Path = TEXTS) -> list[Document]:
+    """Load the documents of one part of a LIAAD archive that have at least `FEWEST` keywords."""
+    rng, words, documents = np.random.default_rng(SEED), Words(), []
     with zipfile.ZipFile(folder / f"{name}.zip") as archive:
-        members = [
+        members = sorted(
             member for member in archive.namelist() if member.endswith(".txt") and "docsutf8" in member
-        ]
-        for member in sorted(members):
+        )
+        for member in members[part::2][::every]:
             text = archive.read(member).decode("utf-8", "replace")
             keys = archive.read(f"{name}/keys/{Path(member).stem}.key").decode("utf-8", "replace")
             try:
-                graph = build_graph([text], words=words, min_count=min_count)
+                graph = build_graph([text], words=words, window=1, min_count=SETS[name])
             except DataError:
                 continue
             stems = set(words.stems(words.split(keys)))
             truth = np.array([stem in stems for stem in graph.stems])
             if truth.sum() >= FEWEST:
-                known = np.zeros(len(truth), dtype=bool)
-                known[rng.choice(np.flatnonzero(truth), KNOWN, replace=False)] = True
-                documents.append(Document(text, graph, truth, known))
+                given = np.zeros(len(truth), dtype=bool)
+                given[rng.choice(np.flatnonzero(truth), known, replace=False)] = True
+                features = word_features(text, graph, given, words)
+                documents.append(Document(text, graph.stems, truth, given, features))
     return documents
-
-
-def load_pubmed(folder: Path, *, number: int, seed: int) -> list[WordGraph]:
-    """Load the graphs of `number` PubMed documents, stemmed and without stop words."""
-    with zipfile.ZipFile(folder / "PubMed.zip") as archive:
-        members = sorted(m for m in archive.namelist() if re.fullmatch(r"docs/PubMed.*\.txt", m))
-        chosen = np.random.default_rng(seed).choice(len(members), number, replace=False)
-        texts = [archive.read(members[i]).decode("utf-8", "replace") for i in sorted(chosen)]
-    return [build_graph([text], words=Words(language=None), min_count=3) for text in texts]
-
-
-def vbss(
-    graph: WordGraph, known: np.ndarray, prior: Prior | None = None, covariance: Covariance = "full"
-) -> VbssFit:
-    """Fit VBSS to a document."""
-    prior, Q = prior or Prior(), graph.normalised()
-    model = Vbss(spectrum_of(Q), prior.theta0(Q, known), known, prior, covariance=covariance)
-    return ascend(model, max_sweeps=500 if covariance == "printed" else 2000)
 
 
 def yake_scores(document: Document) -> np.ndarray:
     """YAKE score (n,) of each word, higher is better: the best score of its inflected forms."""
     words, scores = Words(), np.full(len(document.truth), -np.inf)
-    place = {stem: i for i, stem in enumerate(document.graph.stems)}
+    place = {stem: i for i, stem in enumerate(document.stems)}
     found = yake.KeywordExtractor(lan="en", n=1, top=100_000, dedupLim=1.0).extract_keywords(document.text)
     for term, score in found:
         for stem in words.stems(words.split(term)):
@@ -102,34 +87,20 @@ def yake_scores(document: Document) -> np.ndarray:
     return scores
 
 
-def measures(chosen: Sequence[np.ndarray], documents: Sequence[Document]) -> tuple[float, float, float]:
-    """Precision, recall and F, pooled over all documents."""
-    hit = sum(int((c & d.truth).sum()) for c, d in zip(chosen, documents, strict=True))
-    total = sum(int(c.sum()) for c in chosen)
-    wanted = sum(int(d.truth.sum()) for d in documents)
-    precision, recall = hit / max(total, 1), hit / wanted
-    return precision, recall, 2 * hit / (total + wanted)
+def measures(
+    chosen: Sequence[np.ndarray], documents: Sequence[Document], *, new: bool
+) -> tuple[float, float, float]:
+    """Precision, recall and F, pooled over all documents; with `new` known words do not count."""
+    hit = total = wanted = 0
+    for mask, document in zip(chosen, documents, strict=True):
+        counted = document.new if new else np.ones(len(mask), dtype=bool)
+        hit += int((mask & document.truth & counted).sum())
+        total += int((mask & counted).sum())
+        wanted += int((document.truth & counted).sum())
+    return hit / max(total, 1), hit / wanted, 2 * hit / (total + wanted)
 
 
-def by_share(
-    scores: Sequence[np.ndarray], documents: Sequence[Document], share: float, *, force: bool
-) -> list[np.ndarray]:
-    """Mask of the top share of the words of each document; with `force` known words are taken first."""
-    masks = []
-    for s, d in zip(scores, documents, strict=True):
-        order = np.lexsort((-s, ~d.known)) if force else np.argsort(-s, kind="stable")
-        masks.append(np.isin(np.arange(len(s)), order[: round(share * len(s))]))
-    return masks
-
-
-def share_of(chosen: Sequence[np.ndarray]) -> float:
-    """Share of chosen words among all words."""
-    return sum(int(c.sum()) for c in chosen) / sum(len(c) for c in chosen)
-
-
-def at_level(
-    proba: Sequence[np.ndarray], documents: Sequence[Document], gamma: float, *, count_known: bool
-) -> list[np.ndarray]:
-    """Mask of the words selected in each document at level γ."""
-    pairs = zip(proba, documents, strict=True)
-    return [select(p, d.known, gamma=gamma, count_known=count_known) for p, d in pairs]
+def as_many_new(score: np.ndarray, document: Document, number: int) -> np.ndarray:
+    """Mask (n,) of the `number` new words of the highest score."""
+    order = np.lexsort((-score, document.known))
+    return np.isin(np.arange(len(score)), order[:number])
