@@ -34,7 +34,6 @@ def test_table_of_a_document():
 
 def test_known_words_are_not_selected():
     extractor = KeywordExtractor().fit(DOCUMENT, known=KNOWN)
-    assert extractor.calibrated_
     assert extractor.select(1.0) == extractor.ranked_
     rates = extractor.fdr_[~extractor.known_]
     gamma = float(np.median(rates))
@@ -51,15 +50,9 @@ def test_collection_ranks_by_ss_over_root_of_degree():
     assert np.isnan(extractor.table()[["probability", "fdr"]]).all(axis=None)
 
 
-@pytest.mark.parametrize(
-    ("texts", "known", "language"),
-    [(REPORTS, KNOWN, "english"), (DOCUMENT, KNOWN[:2], "english"), (DOCUMENT, ["hemorrhage"] * 3, None)],
-)
-def test_uncalibrated_rate_is_refused(texts, known, language):
-    extractor = KeywordExtractor(language=language).fit(texts, known=known)
-    assert not extractor.calibrated_
-    with pytest.raises(DataError, match="uncalibrated"):
-        extractor.select(0.2)
+def test_rate_of_a_collection_is_not_estimated():
+    with pytest.raises(DataError, match="no false discovery rate"):
+        KeywordExtractor().fit(REPORTS, known=KNOWN).select(0.2)
 
 
 def test_preset_counts_known_words():
@@ -67,7 +60,6 @@ def test_preset_counts_known_words():
     p = published_vbss(extractor.graph_.normalised(), extractor.known_)
     np.testing.assert_array_equal(extractor.proba_, p)
     np.testing.assert_array_equal(extractor.fdr_, estimated_fdr(p, extractor.known_, count_known=True))
-    assert not extractor.calibrated_
     assert extractor.select(1.0) == extractor.ranked_
 
 
