@@ -140,7 +140,9 @@ class KeywordExtractor(BaseEstimator):
         """
         check_is_fitted(self, "scores_")
         if np.isnan(self.fdr_).any():
-            raise DataError("no false discovery rate is estimated for a collection; take the first of ranked_")
+            raise DataError(
+                "no false discovery rate is estimated for a collection; take the first of ranked_"
+            )
         chosen = select(self.fdr_, gamma=gamma)
         return [self.terms_[i] for i in self._order() if chosen[i] and not self.known_[i]]
 
