@@ -13,8 +13,9 @@ tables follow the program:
 * Known words count among the selected words: in precision, in recall and in the estimated false discovery
   rate (`fdr.select` with `count_known`).
 
-E b converges to 0. All words without a label then have nearly one p̂ = Φ(E a), their order is that of θ0, that
-is of SS, and γ sets no more than the number of selected words. The estimated rate says nothing on new words.
+E b converges to 0, and σ² grows without bound. All words without a label then have nearly one p̂ = Φ(E a),
+their order is that of θ0, that is of SS, and γ sets no more than the number of selected words. The estimated
+rate says nothing on new words.
 
 Shapes: n words.
 """
@@ -30,6 +31,8 @@ TAU, VAR_A, VAR_B = 0.1, 10.0, 10.0
 """Prior σ² ~ IG(τ, τ), a ~ N(0, VAR_A), b ~ N(0, VAR_B) (section 1.4.1)."""
 MAX_SWEEPS, TOLERANCE = 500, 1e-10
 """Maximum number of sweeps, and the mean change of p̂ in a sweep at which they end (section 1.4.1)."""
+LEAST_PRECISION = 1e-100
+"""Sweeps end at a smaller w too: σ² grows without bound, and p̂ has settled to six decimals by then."""
 
 
 def published_vbss(Q: sparse.csr_array, known: np.ndarray) -> np.ndarray:
@@ -46,7 +49,7 @@ def published_vbss(Q: sparse.csr_array, known: np.ndarray) -> np.ndarray:
     z_unlabelled = _truncated_mean(theta0, START_ALPHA)
     mu, a, b, var_b, w = theta0, 0.0, 1.0, 0.0, 1.0
     p, change, sweep = ndtr(theta0), np.inf, 0
-    while change > TOLERANCE and sweep < MAX_SWEEPS:
+    while change > TOLERANCE and sweep < MAX_SWEEPS and w > LEAST_PRECISION:
         z = np.where(known, _truncated_mean(a + b * mu, np.inf), z_unlabelled)
         S = 1 / (b**2 + var_b + w / U_diagonal)
         mu = S * (b * (z - a) + w * theta0 / U_diagonal)
