@@ -283,23 +283,25 @@ def _cnn_features(
 def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, ranks: Ranks) -> None:
     """Fit, calibrate and save the head, with the CNN's sigmoid, likeness check and drift reference.
 
-    Scans of `in_slices` enter the fit as single slices. `head_scans` selects the scans of the fit and of the
-    calibration. Only rank 0 fits.
+    Scans of `in_slices` enter the fit as single slices, but those of a fold that the network left out as
+    scans. `head_scans` selects the scans of the fit and of the calibration. Only rank 0 fits.
     """
     if not ranks.first:
         return
     scans = head_scans(features, splits, config)
     watch = None if scans.watch is None else features.select(scans.watch)
     whole = features.select(scans.learn)
-    learn = whole.as_slices(in_slices(config, features))
+    own_fold = scans.watch is None and config.split.folds > 0
+    learn = whole if own_fold else whole.as_slices(in_slices(config, features))
     family = FAMILIES[config.head.family].head()
     with named(config.train.path):
         head = family.fit(learn, config.head, config.own, watch=watch, mixed=has_single_slices(config))
     calibrates = watch or whole
     if sigmoid := CnnSigmoid.fit(calibrates.cnn_scan, calibrates.labels):
         sigmoid.save(config.out / CNN_SIGMOID)
-    sources = set_names(whole.scans, config)
-    if likeness := Likeness.fit(whole, sources=sources, seed=config.head.random_state):
+    textured = features if own_fold else whole  # textures are of frozen blocks: no scan separates too well
+    sources = set_names(textured.scans, config)
+    if likeness := Likeness.fit(textured, sources=sources, seed=config.head.random_state):
         likeness.save(config.out)
     if unseen := unseen_by_network(features, splits, config):
         write_reference(features.select(unseen), config.out)

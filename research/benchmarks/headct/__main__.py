@@ -3,10 +3,10 @@
     python -m research.benchmarks.headct --networks checkpoints/headct_base --config configs/headct_base.yaml
 
 In: a finished ensemble whose members left out a fold of the patients each (`split.folds`), and its
-configuration. Each scan of several slices is scored by the member that left it out; the mixture of all
-members, which is bundled, has seen it. The calibration of a member is fitted to its fold, so here it is
-fitted again to four fifths of the patients of the fold, for each fifth. Out: a table for each source, with
-intervals by patient, and baselines.
+configuration. Each scan of several slices is scored by the network of the member that left it out; the
+mixture of all members, which is bundled, has seen it. The head of a member is fitted to this fold, so here it
+is fitted again to the fold without a fifth of its patients, for each fifth. Out: a table for each source,
+with intervals by patient, and baselines.
 """
 
 import argparse
@@ -24,12 +24,17 @@ from ich_mil.config import RunConfig, read_config
 from ich_mil.evaluate.baselines import position_score, slice_prevalence
 from ich_mil.evaluate.result_table import evaluate, format_table
 from ich_mil.evaluate.scores import Scores
-from ich_mil.gp.calibration import Calibration
 from ich_mil.gp.fit_calibration import FOLDS
 from ich_mil.gp.inference.folds import folds_of
+from ich_mil.heads.gaussian_process import GaussianProcessHead
 from ich_mil.model.model import TrainedModel
 from ich_mil.model.storage import load_model
-from ich_mil.model.training.training_sets import in_slices, prepare_training, set_names, training_views
+from ich_mil.model.training.training_sets import (
+    in_slices,
+    prepare_training,
+    set_names,
+    training_views,
+)
 from ich_mil.sets.features import FeatureSet, join_features
 from ich_mil.sets.splits import load_splits
 from ich_mil.sets.store import PreparedSet
@@ -74,13 +79,14 @@ def left_out(model: TrainedModel, config: RunConfig, prepared: PreparedSet) -> t
         held = splits.index[(splits == "validation") & several].tolist()
         features = training_views([run], held).features
         every.append(features)
-        alone = replace(member, own=None)
-        of_scan, of_slices = alone.logits(features, model.samples)
-        for inside, outside in folds_of(features.labels, features.patients, folds=FOLDS, seed=0):
-            at, rule = list(inside), member.head.settings.variant.rule
-            calibration = Calibration.fit(of_scan[:, at], of_slices[:, at], features.labels[at], rule=rule)
+        fold = training_views([run], splits.index[splits == "validation"].tolist()).features
+        for _, outside in folds_of(features.labels, features.patients, folds=FOLDS, seed=0):
+            kept = {*(features.scans[b] for b in outside)}
+            learn = fold.select([scan for scan in fold.scans if scan not in kept])
+            head = GaussianProcessHead.fit(learn, run.head, mixed=True)
             own = features.select([features.scans[b] for b in outside])
-            said = replace(model, members=(alone,), calibration=calibration).predict(Views.of([own]))
+            alone = replace(member, head=head, own=None)
+            said = replace(model, members=(alone,), calibration=head.calibration).predict(Views.of([own]))
             scored.add("head", own, said.scan_mean.numpy(), said.slice_mean.numpy())
         learned = training_views([run], splits.index[splits == "train"].tolist()).features
         scored.add("logistic regression", features, *regressed(learned.as_slices(in_slices(run)), features))
