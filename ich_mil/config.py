@@ -43,28 +43,17 @@ class SplitSettings:
         validation: share for early stopping and calibration; 0: calibrate on held-out folds (features only).
         test: share held out from training, stopping and calibration.
         file: CSV with columns scan,split, used in place of a random split.
-        folds: number of folds by patient; validation is then the fold `fold` in place of a share. Member k of
-            an ensemble takes fold k, so that the members together learn from all scans.
-        fold: number of the validation fold, from 0.
     """
 
     validation: Share = 0.2
     test: Share = 0.0
     file: Path | None = None
-    folds: Count = 0
-    fold: Count = 0
 
     def __post_init__(self) -> None:
         if self.validation + self.test >= 1:
             raise ValueError(
                 f"split: validation and test must sum to less than 1, got {self.validation} and {self.test}"
             )
-        if self.folds == 1 or self.fold >= max(self.folds, 1):
-            raise ValueError(
-                f"split: folds must be at least 2, and fold below it, got {self.folds} and {self.fold}"
-            )
-        if self.folds and (self.test or self.file):
-            raise ValueError("split: folds divide all scans; leave out test and file")
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -151,7 +140,7 @@ class RunConfig:
         head: Gaussian-process head, or family multimodal.
         multimodal: settings of the multimodal head.
         members: number of networks, each with a head, whose predictions are pooled. Member k uses `seed` + k
-            and `head.random_state` + k; all members share one split, but for `split.folds`.
+            and `head.random_state` + k; all members share one split.
         encoders: encoders of the members in turn; empty: `encoder` for all members.
         start: finished run whose networks initialise training (`--from`); `headct-base` is the bundled run.
             The settings of its networks replace `encoder` and `cnn`, except `encoder.freeze`.
@@ -218,21 +207,17 @@ class RunConfig:
         return getattr(self, self.head.family, None)
 
     def member(self, number: int) -> "RunConfig":
-        """Configuration of member 0..`members` - 1: own folder, seeds and fold; without folds one split."""
+        """Configuration of member 0..`members` - 1: its own folder and seeds, the split of member 0."""
         if self.members == 1:
             return self
-        if folds := self.split.folds:
-            split = replace(self.split, fold=(self.split.fold + number) % folds)
-        else:
-            file = self.member(0).out / "splits.csv" if number else self.split.file
-            split = replace(self.split, file=file)
+        file = self.member(0).out / "splits.csv" if number else self.split.file
         return replace(
             self,
             members=1,
             out=self.out / f"member_{number}",
             train=self.train.of_member(number),
             external=None if self.external is None else self.external.of_member(number),
-            split=split,
+            split=replace(self.split, file=file),
             encoder=self.encoders[number % len(self.encoders)] if self.encoders else self.encoder,
             encoders=[],
             head=replace(self.head, random_state=self.head.random_state + number),

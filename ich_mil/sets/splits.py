@@ -70,11 +70,16 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
     Raises:
         DataError: a scan has no label, or a label has too few patients to be in every split.
     """
+    unlabelled = scans.index[scans.label == UNKNOWN]
+    if len(unlabelled):
+        raise DataError(f"{len(unlabelled)} scans to train on have no label: {name_some(list(unlabelled))}")
+    patients = scans.groupby("patient").label.max()
+    several = (scans.slices > 1 if "slices" in scans else scans.label >= 0).groupby(scans.patient).any()
     shares = {name: share for name, share in (("test", test), ("validation", validation)) if share}
     generator = np.random.default_rng(seed)
-    split: dict[str, str] = {}
-    for label, kinds in enumerate(_strata(scans)):
-        own = np.concatenate(kinds)
+    split = dict.fromkeys(patients.index, "train")
+    for label in (0, 1):
+        own = patients.index[patients == label]
         sizes = {name: max(round(share * len(own)), 1) for name, share in shares.items()}
         if sum(sizes.values()) >= len(own):
             raise DataError(
@@ -82,47 +87,17 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
                 f"validation {validation:g} and test {test:g}: every split needs one; add scans of that "
                 f"label, or lower the shares"
             )
+        kinds = [own[several[own]], own[~several[own]]]
         if max(map(len, kinds)) <= len(shares):  # neither stratum has enough patients for every split
-            kinds = [np.sort(own)]
+            kinds = [own]
         for part in map(generator.permutation, kinds):
             least = int(len(part) > len(shares))
             sizes = {name: max(round(share * len(part)), least) for name, share in shares.items()}
             for name, size in sizes.items():
                 split.update(dict.fromkeys(part[:size], name))
                 part = part[size:]
-    return _split_table(scans, split)
-
-
-def fold_splits(scans: pd.DataFrame, *, folds: int, fold: int) -> pd.DataFrame:
-    """Split by patient in which one of several folds is `validation`, stratified as in `draw_splits`.
-
-    The patients of a stratum are dealt to the folds in the order of digests of their names: the folds are the
-    same in every run. `DataError`: a scan has no label, or a label has fewer patients than folds.
-    """
-    split: dict[str, str] = {}
-    for label, kinds in enumerate(_strata(scans)):
-        if (count := sum(map(len, kinds))) < folds:
-            raise DataError(f"{count} patients with label {label} are too few for {folds} folds; take fewer")
-        own = [patient for part in kinds for patient in sorted(part, key=lambda name: digest(name.encode()))]
-        split.update(dict.fromkeys(own[fold::folds], "validation"))
-    return _split_table(scans, split)
-
-
-def _strata(scans: pd.DataFrame) -> list[list[np.ndarray]]:
-    """Patients with label 0 and 1, each divided into those with a scan of several slices and others."""
-    unlabelled = scans.index[scans.label == UNKNOWN]
-    if len(unlabelled):
-        raise DataError(f"{len(unlabelled)} scans to train on have no label: {name_some(list(unlabelled))}")
-    patients = scans.groupby("patient").label.max()
-    several = (scans.slices > 1 if "slices" in scans else scans.label >= 0).groupby(scans.patient).any()
-    own = [patients.index[patients == label] for label in (0, 1)]
-    return [[np.array(one[several[one]]), np.array(one[~several[one]])] for one in own]
-
-
-def _split_table(scans: pd.DataFrame, split: dict[str, str]) -> pd.DataFrame:
-    """Table with columns `SPLIT_COLUMNS`; patients without an entry in `split` are in `train`."""
     table = scans.rename_axis("scan").reset_index()
-    return table.assign(split=[split.get(name, "train") for name in table.patient])[SPLIT_COLUMNS]
+    return table.assign(split=table.patient.map(split))[SPLIT_COLUMNS]
 
 
 def read_scan_list(path: Path) -> pd.DataFrame:

@@ -2,10 +2,10 @@
 
     python -m research.benchmarks.pointing --networks checkpoints/headct_base
 
-In: a finished ensemble whose members left out a fold of the boxed slices each (`split.folds`), and its
-configuration. Out: localisation (`localise`), with intervals over slices, of the heatmap of the member that
-left a slice out, and beside it of the middle of the brain, its densest place (blood is dense) and Grad-CAM of
-the slice logit. All maps are 0 outside the brain.
+In: a finished ensemble with locations, and its configuration; the boxed slices of its validation split, to
+which no location was fitted. Out: localisation (`localise`), with intervals over slices, of the heatmap (mean
+over members), and beside it of the middle of the brain, its densest place (blood is dense) and Grad-CAM of
+the slice logit of each member. All maps are 0 outside the brain.
 
 Shapes: k slices, G x G parts of a map.
 """
@@ -59,29 +59,27 @@ def compared(config: RunConfig) -> str:
     """Table of all methods."""
     prepared, boxes = open_training(config), training_boxes(config)
     maps: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
-    names, masks, insides = [], [], []
-    for member in load_model(config.out).members:
-        cnn, location = member.cnn, member.location
-        assert cnn is not None  # a model of pictures
-        assert location is not None  # its sets hold boxes
-        splits = load_splits(member.folder / "splits.csv")
-        for name in splits.scan[(splits.split == "validation") & splits.scan.isin({*boxes})]:
-            hu = prepared.hu(name)
-            crop = head_box(hu)
-            shown = torch.from_numpy(crop.crop(hu))
-            seen = anatomy(shown)
-            inside, density = seen.inside[0], seen.density[0].astype(float)
-            found = {
-                "heatmap": location.maps(cnn, shown, [0])[0].astype(float),
-                "middle of the brain": middle(inside),
-                "densest place": density,
-                "Grad-CAM": on_parts(grad_cam(cnn, cnn.pictures().scan(shown))),
-            }
-            for method, one in found.items():
-                maps[method].append(one * inside)
-            names.append(name)
-            masks.append(box_target(boxes[name], crop, hu.shape[1:]))
-            insides.append(inside)
+    splits = load_splits(config.out / "splits.csv")
+    names = splits.scan[(splits.split == "validation") & splits.scan.isin({*boxes})].tolist()
+    pairs = [(one.cnn, one.location) for one in load_model(config.out).members if one.cnn and one.location]
+    masks, insides = [], []
+    for name in names:
+        hu = prepared.hu(name)
+        crop = head_box(hu)
+        shown = torch.from_numpy(crop.crop(hu))
+        seen = anatomy(shown)
+        inside = seen.inside[0]
+        found = {
+            "heatmap": np.mean([location.maps(cnn, shown, [0])[0] for cnn, location in pairs], axis=0),
+            "middle of the brain": middle(inside),
+            "densest place": seen.density[0],
+        }
+        for k, (cnn, _) in enumerate(pairs):
+            found[f"Grad-CAM, member {k}"] = on_parts(grad_cam(cnn, cnn.pictures().scan(shown)))
+        for method, one in found.items():
+            maps[method].append(one.astype(np.float64) * inside)
+        masks.append(box_target(boxes[name], crop, hu.shape[1:]))
+        insides.append(inside)
     rows = []
     for method, each in maps.items():
         result = localise(torch.from_numpy(np.stack(each)), np.stack(masks), np.stack(insides), names, seed=0)

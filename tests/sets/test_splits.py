@@ -13,7 +13,6 @@ from ich_mil.sets.splits import (
     check_unseen,
     content_of,
     draw_splits,
-    fold_splits,
     keys_of,
     learned_from,
     load_splits,
@@ -76,25 +75,6 @@ def test_good_split_file_is_used(scans, tmp_path):
     assert table.scan.is_unique
     assert table.set_index("scan").split["s5"] == "validation"
     assert table.set_index("scan").split["s46"] == "train"
-
-
-def test_each_patient_is_held_out_by_one_fold(scans):
-    tables = [fold_splits(scans, folds=3, fold=fold) for fold in range(3)]
-    held = [{*one.patient[one.split == "validation"]} for one in tables]
-    assert set.union(*held) == {*scans.patient}
-    assert sum(map(len, held)) == scans.patient.nunique()
-    sizes = [one.label[one.split == "validation"].value_counts() for one in tables]
-    patients = [one[one.split == "validation"].groupby("patient").label.max().sum() for one in tables]
-    assert max(patients) - min(patients) <= 1
-    assert all(len(one) == 2 for one in sizes)
-    shuffled = fold_splits(scans.sample(frac=1, random_state=0), folds=3, fold=1).set_index("scan")
-    assert shuffled.split.loc[tables[1].scan].tolist() == tables[1].split.tolist()
-
-
-def test_folds_need_patients_of_both_labels(scans):
-    few = scans[(scans.label == 0) | (scans.index == scans.index[scans.label == 1][0])]
-    with pytest.raises(DataError, match="1 patients with label 1 are too few for 3 folds"):
-        fold_splits(few, folds=3, fold=0)
 
 
 def test_a_split_of_one_label_is_refused(scans, tmp_path):

@@ -75,7 +75,6 @@ from ich_mil.sets.splits import (
     check_same,
     check_unseen,
     draw_splits,
-    fold_splits,
     learned_from,
     load_splits,
     read_splits,
@@ -142,7 +141,7 @@ def check_config(config: RunConfig) -> None:
     """
     check_logger(config.training.logger)
     if config.split.file is None:
-        _check_stopping(config, bool(config.split.validation or config.split.folds))
+        _check_stopping(config, bool(config.split.validation))
     if config.train.layout != "features" and not (config.out / "cnn.json").is_file():
         check_installed("lightning", "train", "training a network")
         AttentionCnn(config.encoder, config.cnn)  # fails here rather than after a long preparation
@@ -205,12 +204,9 @@ def _divide(config: RunConfig, scans: pd.DataFrame) -> pd.DataFrame:
         if rest := sorted(set(scans.index) - set(splits.scan)):
             say(f"{file}: {len(rest)} scans are in no split and are not used: {name_some(rest)}")
     else:
-        one = config.split
+        shares = {"validation": config.split.validation, "test": config.split.test}
         with named(config.train.path):
-            if one.folds:
-                splits = fold_splits(scans, folds=one.folds, fold=one.fold)
-            else:
-                splits = draw_splits(scans, validation=one.validation, test=one.test, seed=config.seed)
+            splits = draw_splits(scans, **shares, seed=config.seed)
     if not (splits.split == "validation").any() and config.head.calibration != "none":
         learn = splits[splits.split == "train"]
         labels = torch.tensor(learn.label.tolist())
@@ -283,25 +279,23 @@ def _cnn_features(
 def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, ranks: Ranks) -> None:
     """Fit, calibrate and save the head, with the CNN's sigmoid, likeness check and drift reference.
 
-    Scans of `in_slices` enter the fit as single slices, but those of a fold that the network left out as
-    scans. `head_scans` selects the scans of the fit and of the calibration. Only rank 0 fits.
+    Scans of `in_slices` enter the fit as single slices. `head_scans` selects the scans of the fit and of the
+    calibration. Only rank 0 fits.
     """
     if not ranks.first:
         return
     scans = head_scans(features, splits, config)
     watch = None if scans.watch is None else features.select(scans.watch)
     whole = features.select(scans.learn)
-    own_fold = scans.watch is None and config.split.folds > 0
-    learn = whole if own_fold else whole.as_slices(in_slices(config, features))
+    learn = whole.as_slices(in_slices(config, features))
     family = FAMILIES[config.head.family].head()
     with named(config.train.path):
         head = family.fit(learn, config.head, config.own, watch=watch, mixed=has_single_slices(config))
     calibrates = watch or whole
     if sigmoid := CnnSigmoid.fit(calibrates.cnn_scan, calibrates.labels):
         sigmoid.save(config.out / CNN_SIGMOID)
-    textured = features if own_fold else whole  # textures are of frozen blocks: no scan separates too well
-    sources = set_names(textured.scans, config)
-    if likeness := Likeness.fit(textured, sources=sources, seed=config.head.random_state):
+    sources = set_names(whole.scans, config)
+    if likeness := Likeness.fit(whole, sources=sources, seed=config.head.random_state):
         likeness.save(config.out)
     if unseen := unseen_by_network(features, splits, config):
         write_reference(features.select(unseen), config.out)

@@ -5,7 +5,6 @@ In: a `RunConfig` with `members` above 1. Out, in `config.out`: `config.yaml`, a
 """
 
 import gc
-from collections.abc import Sequence
 from contextlib import ExitStack
 
 import yaml
@@ -14,7 +13,7 @@ from ich_mil.config import RunConfig
 from ich_mil.errors import IchMilError
 from ich_mil.files import alone, write_json, write_text
 from ich_mil.model.folder import ENSEMBLE, read_run
-from ich_mil.model.training.ensemble import finish, joint_splits
+from ich_mil.model.training.ensemble import finish
 from ich_mil.model.training.resume import check_folder
 from ich_mil.model.training.train import check_config, train
 from ich_mil.progress import say
@@ -56,19 +55,18 @@ def train_ensemble(config: RunConfig, *, resume: bool) -> PreparedSet | None:
                 error.args = (f"member {number}: {error}",)  # keeps the class of the error
                 raise
             gc.collect()  # the trainer holds gigabytes of pictures in reference cycles
-            if ranks.first:
-                _write_shared(config, runs[: number + 1])
+            if ranks.first and number == 0:
+                _begin(config)
         if ranks.first and not (config.out / ENSEMBLE).is_file():
             finish(config.out, runs)
     return external
 
 
-def _write_shared(config: RunConfig, trained: Sequence[RunConfig]) -> None:
-    """Write the shared files of the ensemble, after these of its members are trained."""
+def _begin(config: RunConfig) -> None:
+    """Write the shared files of the ensemble, after its first member is trained."""
+    first = config.member(0).out
     write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
-    tables = [load_splits(run.out / "splits.csv") for run in trained]
-    joint = joint_splits(tables).set_index("scan").split
-    write_splits(tables[0].assign(split=tables[0].scan.map(joint)), config.out / "splits.csv")
+    write_splits(load_splits(first / "splits.csv"), config.out / "splits.csv")
     shared = {"config": config.as_dict(), "config_hash": config.hash}
     names = [config.member(number).out.name for number in range(config.members)]
-    write_json(config.out / "run.json", read_run(trained[0].out) | shared | {"members": names})
+    write_json(config.out / "run.json", read_run(first) | shared | {"members": names})

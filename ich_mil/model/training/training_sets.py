@@ -180,9 +180,7 @@ class HeadScans(NamedTuple):
 def head_scans(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) -> HeadScans:
     """Select the scans for the fit of a head (split `train`) and its calibration (split `validation`).
 
-    With `split.folds` the head of a run on pictures is fitted to the fold that its network has left out, and
-    calibrated on folds of it: features of scans that the network has learned separate them too well.
-    Otherwise, if the training sets include single slices, only validation scans with several slices are used for
+    If the training sets include single slices, only validation scans with several slices are used for
     calibration: bags of one slice would calibrate the probability of a slice. With fewer than `LEAST_WATCHED`
     such scans the head is fitted to both splits and calibrated on folds.
 
@@ -190,8 +188,6 @@ def head_scans(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) ->
     """
     splits = splits[splits.scan.isin({*features.scans})]
     learn, held = (splits.scan[splits.split == split].tolist() for split in ("train", "validation"))
-    if config.split.folds and config.train.layout != "features":
-        return HeadScans(held, None)
     if not held or not has_single_slices(config):
         return HeadScans(learn, held or None)
     size = dict(zip(features.scans, features.offsets.diff().tolist(), strict=True))

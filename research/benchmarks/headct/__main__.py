@@ -2,19 +2,20 @@
 
     python -m research.benchmarks.headct --networks checkpoints/headct_base --config configs/headct_base.yaml
 
-In: a finished ensemble whose members left out a fold of the patients each (`split.folds`), and its
-configuration. Each scan of several slices is scored by the network of the member that left it out; the
-mixture of all members, which is bundled, has seen it. The head of a member is fitted to this fold, so here it
-is fitted again to the fold without a fifth of its patients, for each fifth. Out: a table for each source,
-with intervals by patient, and baselines.
+In: a finished ensemble whose networks were trained on single slices, and its configuration. Its sets of whole
+scans (CT-ICH, RSNA studies) were learned by heads alone. Heads are fitted again: for each of 5 folds by
+patient over all sources, to the slices (bags of one) and to the scans of the other folds; and for each
+source, to the slices and to the scans of the other sources. Out: a table for each source, with intervals by
+patient, and baselines on the same features.
 """
 
 import argparse
-from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
@@ -24,108 +25,131 @@ from ich_mil.config import RunConfig, read_config
 from ich_mil.evaluate.baselines import position_score, slice_prevalence
 from ich_mil.evaluate.result_table import evaluate, format_table
 from ich_mil.evaluate.scores import Scores
-from ich_mil.gp.fit_calibration import FOLDS
+from ich_mil.gp.calibration import Calibration
+from ich_mil.gp.fit_calibration import calibrating
 from ich_mil.gp.inference.folds import folds_of
+from ich_mil.gp.settings import HeadSettings
 from ich_mil.heads.gaussian_process import GaussianProcessHead
-from ich_mil.model.model import TrainedModel
+from ich_mil.model.model import Member, TrainedModel
 from ich_mil.model.storage import load_model
-from ich_mil.model.training.training_sets import (
-    in_slices,
-    prepare_training,
-    set_names,
-    training_views,
-)
-from ich_mil.sets.features import FeatureSet, join_features
-from ich_mil.sets.splits import load_splits
-from ich_mil.sets.store import PreparedSet
+from ich_mil.model.training.training_sets import prepare_training, training_views
+from ich_mil.sets.features import FeatureSet
+from ich_mil.sets.store import open_prepared
 from ich_mil.sets.views import Views
 from research.benchmarks.timing import machine_name
 
-HIGHEST = 3
-"""Number of slices behind the scan probability of the regression, as in the rule `top_3`."""
+FOLDS = 5
 Array = NDArray[np.float64]
 
 
-class Scored:
-    """Probabilities of scans and of their slices by each method, collected scan by scan."""
-
-    def __init__(self) -> None:
-        self.scans: dict[str, dict[str, float]] = defaultdict(dict)
-        self.slices: dict[str, dict[str, Array]] = defaultdict(dict)
-
-    def add(self, method: str, features: FeatureSet, scans: Array, slices: Array) -> None:
-        """Add the probabilities (B,) and (N,) of the scans `features`."""
-        self.scans[method].update(zip(features.scans, scans.tolist(), strict=True))
-        parts = np.split(slices, features.offsets[1:-1].tolist())
-        self.slices[method].update(zip(features.scans, parts, strict=True))
-
-    def scores(self, features: FeatureSet) -> list[Scores]:
-        """Scores of the scans `features` by each method."""
-        found = []
-        for method, of_scan in self.scans.items():
-            scans = np.array([of_scan[scan] for scan in features.scans])
-            slices = np.concatenate([self.slices[method][scan] for scan in features.scans])
-            found.append(Scores(method, scans, slices, slice_is_probability=True))
-        return found
+def with_heads(model: TrainedModel, learn: Views, settings: HeadSettings) -> TrainedModel:
+    """The model with new heads, fitted to `learn`, and calibrated singly and jointly on held-out folds."""
+    members, logits = [], []
+    for number, (member, own) in enumerate(zip(model.members, learn.members, strict=True)):
+        seeded = replace(settings, random_state=settings.random_state + number)
+        head = GaussianProcessHead.fit(own, seeded, mixed=True)
+        members.append(Member(member.folder, member.cnn, head, head.calibration, member.seed, None))
+        both = head.held_out_logits(own, model.samples)
+        logits.append(both if head.calibration is None else head.calibration.logits(both))
+    features = learn.features
+    used = calibrating(features.offsets, features.labels)
+    of_scan, of_slices = torch.cat(logits, 1)[:, :, used]
+    rule = members[0].head.settings.variant.rule
+    joint = Calibration.fit(of_scan, of_slices, features.labels[used], rule=rule)
+    if len(members) == 1:  # calibrated once
+        return replace(model, members=(replace(members[0], own=None),), calibration=members[0].own)
+    return replace(model, members=tuple(members), calibration=joint)
 
 
-def left_out(model: TrainedModel, config: RunConfig, prepared: PreparedSet) -> tuple[Scored, FeatureSet]:
-    """Scores of each scan of several slices by the member that left it out, and features of all of them."""
-    scored, every = Scored(), []
-    for number, member in enumerate(model.members):
-        run = config.member(number)
-        splits = load_splits(member.folder / "splits.csv").set_index("scan").split
-        several = prepared.scans.slices[splits.index] > 1
-        held = splits.index[(splits == "validation") & several].tolist()
-        features = training_views([run], held).features
-        every.append(features)
-        fold = training_views([run], splits.index[splits == "validation"].tolist()).features
-        for _, outside in folds_of(features.labels, features.patients, folds=FOLDS, seed=0):
-            kept = {*(features.scans[b] for b in outside)}
-            learn = fold.select([scan for scan in fold.scans if scan not in kept])
-            head = GaussianProcessHead.fit(learn, run.head, mixed=True)
-            own = features.select([features.scans[b] for b in outside])
-            alone = replace(member, head=head, own=None)
-            said = replace(model, members=(alone,), calibration=head.calibration).predict(Views.of([own]))
-            scored.add("head", own, said.scan_mean.numpy(), said.slice_mean.numpy())
-        learned = training_views([run], splits.index[splits == "train"].tolist()).features
-        scored.add("logistic regression", features, *regressed(learned.as_slices(in_slices(run)), features))
-        scored.add("CNN alone", features, features.cnn_scan.numpy(), features.cnn_slice.numpy())
-    return scored, join_features(every)
+def regressed(learn: FeatureSet, held: FeatureSet, pool: str) -> tuple[np.ndarray, np.ndarray]:
+    """Scan and slice probabilities by logistic regression on mean- or max-pooled features."""
+
+    def pooled(one: FeatureSet) -> np.ndarray:
+        parts = np.split(one.x.numpy(), one.offsets[1:-1].tolist())
+        return np.stack([part.mean(0) if pool == "mean" else part.max(0) for part in parts])
+
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=2000))
+    model.fit(pooled(learn), learn.labels.numpy())
+    return model.predict_proba(pooled(held))[:, 1], model.predict_proba(held.x.numpy())[:, 1]
 
 
-def regressed(learned: FeatureSet, held: FeatureSet) -> tuple[Array, Array]:
-    """Scan and slice probabilities (B,), (N,) of `held` by a regression on the features of single slices."""
-    regression = make_pipeline(StandardScaler(), LogisticRegression(C=0.01, max_iter=2000))
-    regression.fit(learned.x.numpy(), learned.labels.numpy())
-    slices: Array = regression.predict_proba(held.x.numpy())[:, 1]
-    parts = np.split(slices, held.offsets[1:-1].tolist())
-    return np.array([np.sort(part)[-HIGHEST:].mean() for part in parts]), slices
+def folds(views: Views, scans: Sequence[str], seed: int) -> Iterator[tuple[list[str], list[str]]]:
+    """Training scans (single slices and the other folds) and held-out scans of each fold."""
+    own = views.features.select(list(scans))
+    slices = [scan for scan in views.features.scans if scan not in {*scans}]
+    for inside, outside in folds_of(own.labels, own.patients, folds=FOLDS, seed=seed):
+        yield slices + [own.scans[b] for b in inside], [own.scans[b] for b in outside]
+
+
+def outputs(
+    model: TrainedModel, views: Views, settings: HeadSettings, learn: list[str], out: list[str]
+) -> dict[str, tuple[Array, Array]]:
+    """Scan and slice probabilities of the scans `out` by each method fitted to the scans `learn`."""
+    known, new = views.select(learn), views.select(out)
+    fitted = with_heads(model, known, settings)
+    found = {"head": predicted(fitted, new)}
+    for k, member in enumerate(fitted.members):
+        alone = replace(fitted, members=(replace(member, own=None),), calibration=member.head.calibration)
+        found[f"member {k} alone"] = predicted(alone, Views.of([new.members[k]]))
+        for pool in ("mean", "max"):
+            name = f"logistic regression, {pool}, member {k}"
+            found[name] = regressed(known.members[k], new.members[k], pool)
+    return found
+
+
+def by_source(config: RunConfig) -> dict[str, list[str]]:
+    """Scans of each training set of whole scans, by the name of the set."""
+    sets = {name: one for name, one in config.training_sets.items() if one.layout != "slices"}
+    return {one.name: list(open_prepared(config.prepared / name).scans.index) for name, one in sets.items()}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--networks", type=Path, required=True)
     parser.add_argument("--config", type=Path, default=Path("configs/headct_base.yaml"))
+    parser.add_argument("--seed", type=int, default=0, help="of the folds")
     chosen, rest = parser.parse_known_args()
-    config = replace(read_config(["--config", str(chosen.config), *rest]), out=chosen.networks)
+    config = read_config(["--config", str(chosen.config), *rest])
+    config = replace(config, out=chosen.networks)
+    model = load_model(chosen.networks)
     prepared = prepare_training(config, jobs=config.workers)
-    scored, every = left_out(load_model(chosen.networks), config, prepared)
-    names = np.array(set_names(every.scans, config))
-    for name, one in config.training_sets.items():
-        if not (names == name).any():
-            continue
-        features = every.select([every.scans[b] for b in np.flatnonzero(names == name)])
-        scores = scored.scores(features)
+    runs = [config.member(k) for k in range(config.members)]
+    views = training_views(runs, list(prepared.scans.index))
+    sources = by_source(config)
+    whole = [scan for own in sources.values() for scan in own]
+    held: dict[str, tuple[dict[str, float], dict[str, Array]]] = {}
+    for learn, out in folds(views, whole, chosen.seed):
+        for name, (scan, slices) in outputs(model, views, config.head, learn, out).items():
+            of_scans, of_slices = held.setdefault(name, ({}, {}))
+            parts = np.split(slices, views.features.select(out).offsets[1:-1].tolist())
+            of_scans.update(zip(out, scan.tolist(), strict=True))
+            of_slices.update(zip(out, parts, strict=True))
+    for source, own in sources.items():
+        features = views.features.select(own)
+        found = {}
+        for name, (of_scans, of_slices) in held.items():
+            slices = np.concatenate([of_slices[scan] for scan in own])
+            found[name] = np.array([of_scans[scan] for scan in own]), slices
+        learn = [scan for scan in views.features.scans if scan not in {*own}]
+        others = outputs(model, views, config.head, learn, own)
+        found |= {f"{name}, other sources": pair for name, pair in others.items() if "logistic" not in name}
+        scores = [Scores(name, *pair, slice_is_probability=True) for name, pair in found.items()]
+        cnn = features.cnn_slice.numpy(), features.cnn_scan.numpy()
+        scores.append(Scores("CNN alone", cnn[1], cnn[0], slice_is_probability=True))
         prevalence = np.full(features.n_scans, features.labels.double().mean().item())
         scores.append(Scores("position only", prevalence, position_score(features.positions.numpy())))
         share = slice_prevalence(features.slice_labels.numpy())
         scores.append(Scores("slice prevalence", None, share, slice_is_probability=True))
-        print(
-            f"\n{one.name}: {features.n_scans} scans, {len(features.x)} slices, each left out by its member"
-        )
-        print(format_table(evaluate(scores, features, seed=0, resamples=config.bootstrap)), flush=True)
+        frame = evaluate(scores, features, seed=0, resamples=config.bootstrap)
+        print(f"\n{source}: {features.n_scans} scans, {len(features.x)} slices; folds of seed {chosen.seed}")
+        print(format_table(frame), flush=True)
     print(machine_name())
+
+
+def predicted(model: TrainedModel, views: Views) -> tuple[np.ndarray, np.ndarray]:
+    """Mean probability of scans and slices."""
+    said = model.predict(views)
+    return said.scan_mean.numpy(), said.slice_mean.numpy()
 
 
 if __name__ == "__main__":

@@ -101,23 +101,13 @@ def test_members_differ_in_their_seeds_and_tables_and_share_a_split(trained, tab
     assert alone.member(0) is alone
 
 
-def test_members_hold_out_folds_in_turn(tables):
-    config = replace(config_of(tables, tables / "folds"), split=SplitSettings(folds=3), external=None)
-    assert run("train.py", *write_config(tables / "folds.yaml", config.as_dict())) == 0
-    splits = [load_splits(tables / "folds" / f"member_{k}" / "splits.csv") for k in range(3)]
-    held = [{*one.scan[one.split == "validation"]} for one in splits]
-    assert set.union(*held) == {*splits[0].scan}
-    assert sum(map(len, held)) == len(splits[0])
-    assert {*load_splits(tables / "folds" / "splits.csv").split} == {"train"}
-    model = load_model(tables / "folds")
-    assert model.calibration is None  # no scan is held out from all
-    shares = [splits[k].label[splits[k].split == "validation"].mean() for k in range(3)]
-    assert [one.own.prevalence for one in model.members] == pytest.approx(shares)
-    assert model.provenance.prevalence == pytest.approx(np.mean(shares))
+def test_without_a_joint_calibration_members_move_to_a_prevalence(trained):
+    model = replace(load_model(trained), calibration=None)
+    assert [one.own.prevalence for one in model.members] == [0.5] * 3
     moved = model.at_prevalence(0.1)
-    assert [one.own.prevalence for one in moved.members] == [0.1] * 3
-    pairs = zip(moved.members, model.members, strict=True)
-    assert all(a.own.intercept < b.own.intercept for a, b in pairs)
+    assert moved.provenance.prevalence == 0.1
+    for before, after in zip(model.members, moved.members, strict=True):
+        assert after.own.intercept == pytest.approx(before.own.intercept - np.log(9))
 
 
 def test_the_mixture_has_the_mean_of_means_and_the_variance_within_and_between(trained, views):
