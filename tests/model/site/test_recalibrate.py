@@ -62,7 +62,7 @@ def logits(place):
     return model, site, model.logits(Views.of([site]))[0]
 
 
-def test_the_intercept_alone_changes_and_fits_the_site(place, logits):
+def test_intercept_and_prevalence_fit_the_site(place, logits):
     model, site, z = logits
     run, ours = load_head(place / "run"), load_head(place / "ours")
     for name in ("head.safetensors", "config.yaml"):
@@ -70,7 +70,9 @@ def test_the_intercept_alone_changes_and_fits_the_site(place, logits):
     expected = fit_intercept(z, site.labels, slope=run.calibration.slope)
     assert ours.calibration.intercept == pytest.approx(expected, rel=1e-12)
     assert ours.calibration.intercept < run.calibration.intercept - 0.5
-    assert replace(ours.calibration, intercept=0.0) == replace(run.calibration, intercept=0.0)
+    assert ours.calibration.prevalence == pytest.approx(10 / 70)
+    own = replace(run.calibration, intercept=ours.calibration.intercept, prevalence=10 / 70)
+    assert ours.calibration == own
     new = load_model(place / "ours")
     p = new.predict(Views.of([site])).scan_mean
     assert float(p.mean()) == pytest.approx(float(smoothed_targets(site.labels).mean()), rel=1e-9)

@@ -167,7 +167,8 @@ def test_the_joint_calibration_is_fitted_to_the_common_validation_scans(trained,
     torch.testing.assert_close(scans[:SAMPLES], own.slope * raw + own.intercept, rtol=1e-12, atol=0)
     p = wanted.scan(scans).mean(0)
     torch.testing.assert_close(model.predict(views).scan_mean, p, rtol=1e-9, atol=0)
-    assert model.provenance.calibration == "Platt scaling of members and of their mixture on held-out scans"
+    told = "Platt scaling of members and of their mixture on held-out scans, 50% of them positive"
+    assert model.provenance.calibration == told
     assert model.provenance.name == ("2 x VGPMIL, M=8, D=3, 1 x VGPMIL, M=8, D=2, mixture")
 
 

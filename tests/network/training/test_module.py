@@ -146,12 +146,3 @@ def test_constant_rate_is_adam():
     module = a_module(AttentionCnn(EncoderSettings(size=32), CnnSettings()))
     (group,) = module.configure_optimizers().param_groups
     assert (group["lr"], group["weight_decay"]) == (5e-5, 0.0)
-
-
-def test_bags_of_unknown_label_do_not_count():
-    logits, labels = torch.tensor([3.0, -0.2, 0.3]), torch.tensor([-1.0, 1.0, 0.0])
-    nothing = torch.zeros(0)
-    module = a_module(Says())
-    wanted = binary_cross_entropy_with_logits(logits[1:], labels[1:], weight=WEIGHTS[labels[1:].long()])
-    torch.testing.assert_close(module.loss(BagOutput(logits, nothing, nothing, nothing), labels), wanted)
-    assert module.loss(BagOutput(logits[:1], nothing, nothing, nothing), labels[:1]) == 0
