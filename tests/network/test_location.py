@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import avg_pool2d
 
 from ich_mil.errors import ModelError
-from ich_mil.network.location import BONE, PARTS, Location, anatomy, box_target
+from ich_mil.network.location import BONE, BRIGHT, PARTS, Location, anatomy, box_target
 from ich_mil.network.settings import EncoderSettings
 from ich_mil.study.head_box import HeadBox
 
@@ -109,6 +109,13 @@ def test_drawn_bleeds_are_found(location):
         assert found[target].mean() > 0.8
         assert found[~target].mean() < 0.05
         assert not found[:4].any()  # outside the skull
+
+
+def test_dense_parts_are_likelier():
+    alone = Location(np.zeros(2), 0.0, 1.0, -10.0)  # cells say nothing
+    (found,) = alone.maps(Network(), torch.from_numpy(head(60, 100)[None]), [0])
+    assert found[70, 40] == pytest.approx(1 / (1 + np.exp(10 - BRIGHT * BRAIN)), rel=1e-4)
+    assert found[36, 56] == pytest.approx(1 / (1 + np.exp(10 - BRIGHT * BLOOD)), rel=1e-2)
 
 
 def test_slices_are_those_chosen(location):
