@@ -1,6 +1,7 @@
 """The application `ich-mil`, and what its commands share: types of arguments, checks, settings as options."""
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from ich_mil.errors import ConfigError, check_installed
 
 if TYPE_CHECKING:
     from ich_mil.heads.extras import ExtraSources
+    from ich_mil.sets.scan_labels import ScanLabels
 
 SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True}
 """Context of a command that takes settings as options, in `typer.Context.args`."""
@@ -70,7 +72,9 @@ def _with_dicom(wanted: bool) -> bool:
     return wanted
 
 
-Studies = Annotated[Path, typer.Argument(exists=True, help="A study, a folder of several, or a NIfTI file.")]
+Studies = Annotated[
+    Path, typer.Argument(exists=True, help="Folder or ZIP of one study or several, or a DICOM or NIfTI file.")
+]
 Predictions = Annotated[Path, typer.Argument(help="The folder of 'predict' or 'validate'.")]
 Model = Annotated[Path, typer.Option(metavar="RUN", help="Folder of a run, or headct-base.")]
 Jobs = Annotated[int, typer.Option(min=0, help="Worker processes; 0: one per core.")]
@@ -89,6 +93,14 @@ Dicom = Annotated[
     bool, typer.Option("--dicom", callback=_with_dicom, help="Write DICOM results of predictions too.")
 ]
 Names = Annotated[bool, typer.Option("--names", help="Show names and other DICOM texts on pages.")]
+Labels = Annotated[
+    Path | None,
+    typer.Option(exists=True, dir_okay=False, metavar="FILE", help="Table of labels, CSV or Excel."),
+]
+LabelColumn = Annotated[str, typer.Option(metavar="NAME", help="Its column of labels; default: label.")]
+IdColumn = Annotated[
+    str, typer.Option(metavar="NAME", help="Its column of scan ids; default: scan, folder, accession, ...")
+]
 Columns = Annotated[
     list[str],
     typer.Option(
@@ -130,6 +142,15 @@ def renamed(columns: Sequence[str], layout: Any) -> dict[str, str]:
     return pairs
 
 
+def label_table(labels: Path, label_column: str, id_column: str) -> "ScanLabels":
+    """The table of labels, checked without the scans. `DataError`: a fault of it."""
+    from ich_mil.sets.scan_labels import LabelColumns, read_scan_labels
+
+    table = read_scan_labels(labels, LabelColumns(id_column=id_column, label_column=label_column))
+    table.check()
+    return table
+
+
 def extra_sources(requests: Path | None, reports: Path | None, covariates: Path | None) -> "ExtraSources":
     """Files of the inputs beside the slices. `DataError`: no such file."""
     from ich_mil.heads.extras import ExtraSources
@@ -154,6 +175,17 @@ def check_predictions(folder: Path) -> Path:
     if not (folder / PREDICTIONS).is_file():
         raise ConfigError(f"{folder}: holds no {PREDICTIONS}; name a folder of 'validate' or 'predict'")
     return folder
+
+
+_SUFFIX = re.compile(r"\.(zip|dcm|nii|nii\.gz)$", re.IGNORECASE)
+"""Suffix of an input that the folder of its results does without."""
+
+
+def default_out(kind: str, root: Path) -> Path:
+    """Default folder of results of `root`: <kind>/<name of root>, beside `root` where it would lie in it."""
+    whole = root.resolve()
+    out = Path(kind) / (_SUFFIX.sub("", whole.name) or "root")
+    return whole.parent / out if out.resolve().is_relative_to(whole) else out
 
 
 def check_out(out: Path, root: Path) -> Path:

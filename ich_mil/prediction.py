@@ -131,9 +131,10 @@ class ScanResult:
         """Write DICOM results into `folder` and return their paths; see `write_dicom_results`."""
         from ich_mil.dicom_results.write import write_dicom_results  # imports highdicom
 
-        return write_dicom_results(
-            self.prediction, self.results, self.study, self.maps, Path(folder), replaced=replaced
-        )
+        with self.study.on_disk() as study:
+            return write_dicom_results(
+                self.prediction, self.results, study, self.maps, Path(folder), replaced=replaced
+            )
 
     @property
     def results(self) -> Results:

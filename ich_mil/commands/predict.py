@@ -12,7 +12,7 @@ from ich_mil.progress import say
 
 @arg.app.command(
     epilog=arg.examples(
-        "ich-mil predict /path/to/head_ct", "ich-mil predict export --model checkpoints/demo --dicom"
+        "ich-mil predict /path/to/head_ct", "ich-mil predict export.zip --model checkpoints/demo --dicom"
     )
 )
 def predict(
@@ -37,9 +37,7 @@ def predict(
     covariates: arg.Covariates = None,
 ) -> None:
     """Predict new studies: probabilities, pages, DICOM results."""
-    from ich_mil.study.files.nifti import without_suffix
-
-    out = arg.check_out(out or Path("predictions") / without_suffix(root.resolve().name), root)
+    out = arg.check_out(out or arg.default_out("predictions", root), root)
     extras = arg.extra_sources(requests, reports, covariates)
     arg.check_model(model)
 

@@ -20,6 +20,9 @@ def recalibrate(
     layout: Annotated[SiteLayout, typer.Option()],
     model: arg.Model,
     out: Annotated[Path, typer.Option(help="Folder of the new run.")],
+    labels: arg.Labels = None,
+    label_column: arg.LabelColumn = "",
+    id_column: arg.IdColumn = "",
     column: arg.Columns = [],  # noqa: B006  Typer copies it
     jobs: arg.Jobs = 0,
     contrast_words: arg.ContrastWords = None,
@@ -32,7 +35,8 @@ def recalibrate(
 
     check_apart(out, root)
     arg.check_model(model)
-    site = labelled_set(root, layout, jobs, contrast_words, column, (requests, reports, covariates))
+    table, sources = (labels, label_column, id_column), (requests, reports, covariates)
+    site = labelled_set(root, layout, jobs, contrast_words, column, sources, table)
 
     from ich_mil.model.site.recalibrate import recalibrate_run
 

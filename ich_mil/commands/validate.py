@@ -11,6 +11,7 @@ from ich_mil.sets.layouts.names import SiteLayout
 
 if TYPE_CHECKING:
     from ich_mil.model.site.validate import Site
+    from ich_mil.sets.scan_labels import ScanLabels
 
 Labelled = Annotated[
     Path, typer.Argument(help="Folder with the DICOM files, or a feature file; {member}: of each member.")
@@ -24,23 +25,48 @@ def labelled_set(
     contrast_words: Path | None,
     columns: list[str],
     extras: tuple[Path | None, Path | None, Path | None],
+    labels: tuple[Path | None, str, str],
 ) -> "Site":
     """The labelled set of these arguments. `ConfigError` or `DataError`: no such file or column."""
     if not Path(str(root).replace("{member}", "0")).exists():
         raise ConfigError(f"{root}: no such file or folder; correct the path")
+    if layout != "folder" and any(labels):
+        raise ConfigError(
+            "--labels and its columns need --layout folder; the other layouts have labels of their own"
+        )
+    table = _table(root, *labels) if layout == "folder" else None
     names, sources = arg.renamed(columns, layout), arg.extra_sources(*extras)
 
     from ich_mil.model.site.validate import Site
 
-    return Site(root, layout, arg.workers(jobs), contrast_words, sources, names)
+    return Site(root, layout, arg.workers(jobs), contrast_words, sources, names, table)
 
 
-@arg.app.command(epilog=arg.examples("ich-mil validate /data/site --layout folder --model headct-base"))
+def _table(root: Path, labels: Path | None, label_column: str, id_column: str) -> "ScanLabels | None":
+    """The table of labels of a folder; None for that inside of a ZIP, which is read later."""
+    if labels is None:
+        if root.is_file():
+            return None
+        from ich_mil.sets.scan_labels import find_labels
+
+        labels = find_labels(root)
+    return arg.label_table(labels, label_column, id_column)
+
+
+@arg.app.command(
+    epilog=arg.examples(
+        "ich-mil validate /data/site --layout folder --model headct-base",
+        "ich-mil validate site --layout folder --model headct-base --labels list.xlsx --label-column ICH",
+    )
+)
 def validate(
     root: Labelled,
     layout: Annotated[SiteLayout, typer.Option()],
     model: arg.Model,
     out: Annotated[Path | None, typer.Option(help="Default: validations/<name of the folder>.")] = None,
+    labels: arg.Labels = None,
+    label_column: arg.LabelColumn = "",
+    id_column: arg.IdColumn = "",
     column: arg.Columns = [],  # noqa: B006  Typer copies it
     prevalence: arg.Prevalence = None,
     jobs: arg.Jobs = 0,
@@ -50,9 +76,10 @@ def validate(
     covariates: arg.Covariates = None,
 ) -> None:
     """Measure a model on a labelled set it was not trained on."""
-    out = arg.check_out(out or Path("validations") / root.resolve().name, root)
+    out = arg.check_out(out or arg.default_out("validations", root), root)
     arg.check_model(model)
-    site = labelled_set(root, layout, jobs, contrast_words, column, (requests, reports, covariates))
+    table, sources = (labels, label_column, id_column), (requests, reports, covariates)
+    site = labelled_set(root, layout, jobs, contrast_words, column, sources, table)
 
     from ich_mil.output.run_report import validate_folder
 

@@ -17,6 +17,7 @@ from ich_mil.files import write_csv, write_json
 from ich_mil.ledger import DECISIONS, NOTICE, Code, LedgerEntry, has_guarantee, ledger_entries
 from ich_mil.sets.extras import ExtraInstance
 from ich_mil.sets.labels import name_some
+from ich_mil.sets.scan_names import short_name
 
 FORMAT = "ich_mil.predictions.6"
 RESULT_COLUMNS = ["level", "scan", "folder", "patient", "slice", "name", "position_mm", "probability"]
@@ -160,8 +161,9 @@ class ScanPrediction:
 
     @property
     def title(self) -> str:
-        """Folder and id of the scan, or its id alone."""
-        return f"{self.folder} ({self.scan})" if self.folder else self.scan
+        """Folder and short id of the scan, or its short id alone."""
+        name = short_name(self.scan)
+        return f"{self.folder} ({name})" if self.folder else name
 
 
 @dataclass(frozen=True)

@@ -96,11 +96,12 @@ def validate_folder(site: Site, *, model: Path, out: Path, prevalence: float | N
         DataError: data that cannot be used, a patient the model has seen, or a folder that another process is
             writing.
     """
-    trained = load_model(model)
-    if prevalence is not None:
-        trained = trained.at_prevalence(prevalence)
     with alone(out, doing="writing"):
-        one = site.measured(trained, out)
+        prepared = site.prepare(out)  # a fault of the labels shows before the model is loaded
+        trained = load_model(model)
+        if prevalence is not None:
+            trained = trained.at_prevalence(prevalence)
+        one = site.measured(trained, prepared, out)
         evaluated = _measured(trained, one, out)
         page = RunPage(
             title=f"Validation: {site.root.resolve().name}",

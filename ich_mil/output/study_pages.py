@@ -70,9 +70,10 @@ class StudyPages:
 
             place = self._folder / "dicom" / path.stem
             try:
-                self.written += write_dicom_results(
-                    scan, self._results, study, maps, place, replaced=self._shown.replaced
-                )
+                with study.on_disk() as read:
+                    self.written += write_dicom_results(
+                        scan, self._results, read, maps, place, replaced=self._shown.replaced
+                    )
             except DataError as error:
                 self._failed.append(error)
 

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 
 from ich_mil.ledger import MARK, Code, decision_words, in_no_study, problems, routine
 from ich_mil.model.predictions import Results, ScanPrediction, worklist
+from ich_mil.pages.dicom_words import in_words
 from ich_mil.pages.page import percent, render
 from ich_mil.pages.study_page import Neighbours
 from ich_mil.pages.words import by_drop, span
 
-TEXTS = ("PatientName", "PatientID", "StudyDate", "AccessionNumber")
-"""DICOM texts shown for each scan, in this order, where they are given."""
+TEXTS = ("Patient", "Patient ID", "Study", "Accession number")
+"""Labels of the DICOM texts shown for each scan, in this order, where they are given."""
 MAX_RUNS = 2
 """Number of runs named in a row; the study page shows all runs."""
 
@@ -38,7 +39,7 @@ def render_cohort(
         results: predictions of all scans and their ledger.
         links: relative address of the page of each scan; a scan without an address has no link.
         title: heading of the page.
-        texts: DICOM texts of each scan by keyword; the keywords in `TEXTS` are shown.
+        texts: DICOM texts of each scan by keyword; those of the labels in `TEXTS` are shown.
 
     Raises:
         ValueError: a link is not relative.
@@ -67,7 +68,7 @@ def render_cohort(
                 "link": links.get(scan.scan, ""),
                 "runs": _runs(scan),
                 "problems": problems(scan.ledger),
-                "texts": [own[name] for name in TEXTS if name in (own := texts.get(scan.scan, {}))],
+                "texts": [own[name] for name in TEXTS if name in (own := in_words(texts.get(scan.scan, {})))],
             }
             for scan in scans
         ],

@@ -16,6 +16,7 @@ from ich_mil.heads.counterfactual import slice_runs
 from ich_mil.ledger import MARK, Code, decision_words, problems, routine
 from ich_mil.model.maps import ScanMaps
 from ich_mil.model.predictions import Provenance, ScanPrediction, SliceResult
+from ich_mil.pages.dicom_words import in_words, title_of
 from ich_mil.pages.page import embedded, percent, render
 from ich_mil.pages.pictures import FAINT, WINDOWS, Overlay, overlay, overview, slice_pictures
 from ich_mil.pages.strip import make_strip
@@ -89,7 +90,8 @@ def render_study(
         scan=scan,
         model=model,
         decided_by=decided_by,
-        texts=texts,
+        title=title_of(scan, texts),
+        texts=in_words(texts),
         run_link=run_link,
         neighbours=neighbours,
         planes=planes,

@@ -1,8 +1,10 @@
 """Label tables: strict reading of hand-written CSV and Excel files, with errors that name file and line."""
 
+import csv
 import re
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,12 @@ from ich_mil.files import original
 EXCEL = (".xlsx", ".xlsm")
 UNKNOWN = -1
 """Label of an unlabelled slice or scan."""
+MOST_TITLES = 50
+"""Number of rows at the top of a table in which its header is looked for."""
+_SEPARATORS = ",;\t"
+
+IsHeader = Callable[[Sequence[str]], object]
+"""Whether the texts of a row are the column names of a table."""
 
 
 def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None) -> pd.DataFrame:
@@ -39,11 +47,34 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
     return table
 
 
-def read_table(path: Path) -> pd.DataFrame:
+def first_rows(path: Path) -> Iterator[list[list[str]]]:
+    """The first `MOST_TITLES` rows of a table as stripped text; of a text file by each separator in turn.
+
+    `DataError`: the file is neither a table in UTF-8 nor an Excel file.
+    """
+    if path.suffix.lower() in EXCEL:
+        top = read_excel(path).head(MOST_TITLES).to_numpy().tolist()
+        yield [[cell.strip() for cell in row] for row in top]
+        return
+    for separator in _SEPARATORS:
+        try:
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                rows = islice(csv.reader(file, delimiter=separator), MOST_TITLES)
+                yield [[cell.strip() for cell in row] for row in rows]
+        except (csv.Error, OSError, UnicodeDecodeError):
+            return  # told by `read_table`
+
+
+def read_table(path: Path, is_header: IsHeader | None = None) -> pd.DataFrame:
     """Read a table as stripped text; its index is the line number minus 2.
 
     The columns of a text file are separated by commas, or by semicolons or tabs if its header has no comma. A
     row with fewer fields than the header is filled up with empty fields.
+
+    Args:
+        path: the CSV or Excel file.
+        is_header: finds the header among the first rows; rows above it are titles. None, or no such row: the
+            first row is the header.
 
     Raises:
         DataError: a row has more fields than the header, a column occurs twice, or the file is neither a
@@ -51,11 +82,15 @@ def read_table(path: Path) -> pd.DataFrame:
     """
     if not path.is_file():
         raise DataError(f"{path}: no such table; put it there, or correct path or layout")
-    table = read_excel(path) if path.suffix.lower() in EXCEL else _read_csv(path)
+    titles, separator = _header(path, is_header)
+    if path.suffix.lower() in EXCEL:
+        table = read_excel(path).iloc[titles:]
+    else:
+        table = _read_csv(path, titles, separator)
     if table.empty:
         raise DataError(f"{path}: holds no row; begin it with a row of column names")
     table.columns = pd.Index(table.iloc[0].fillna("").str.strip())
-    table = table.iloc[1:].set_axis(pd.RangeIndex(len(table) - 1))
+    table = table.iloc[1:].set_axis(pd.RangeIndex(titles, titles + len(table) - 1))
     table = table.fillna("").apply(lambda column: column.str.strip().map(original))
     table = table[(table != "").any(axis=1)]  # drop blank lines; the index still counts them
     check_columns(table, path)
@@ -78,17 +113,28 @@ def read_excel(path: Path) -> pd.DataFrame:
         raise DataError(f"{path}: is no Excel table; save it as .xlsx again, or as CSV") from error
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
+def _header(path: Path, is_header: IsHeader | None) -> tuple[int, str]:
+    """Number of title rows above the header, and separator of a text file; 0 and '' if it is not found."""
+    if is_header is not None and path.is_file():
+        for separator, rows in zip(_SEPARATORS, first_rows(path), strict=False):
+            if (line := next((line for line, row in enumerate(rows) if is_header(row)), None)) is not None:
+                return line, separator
+    return 0, ""
+
+
+def _read_csv(path: Path, titles: int, separator: str) -> pd.DataFrame:
     """Table of a text file, its header as a row, so that pandas refuses longer rows."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             header = file.readline()
-        separator = next((mark for mark in ",;\t" if mark in header), ",")  # Excel writes ; in some locales
+        # Excel writes ; in some locales
+        separator = separator or next((mark for mark in _SEPARATORS if mark in header), ",")
         how: dict[str, Any] = {
             "header": None,
             "index_col": False,
             "keep_default_na": False,
             "skip_blank_lines": False,
+            "skiprows": titles,
         }
         return pd.read_csv(path, sep=separator, dtype=str, encoding="utf-8-sig", **how)
     except UnicodeDecodeError as error:

@@ -1,22 +1,23 @@
 """Scan labels as people write them: a CSV or Excel table with ids and labels, matched to scans.
 
-In: a table with one or several columns of ids (`ID_COLUMNS`) and a column `label`; case, blanks and
-punctuation of column names do not matter. Out: the label of each scan. All faults of a table are raised at
-once, with what was understood of it.
+In: a table with one or several columns of ids (`ID_COLUMNS`) and a column `label`, or columns named by the
+user; case, blanks and punctuation of column names do not matter, and titles may stand above the header. Out:
+the label of each scan. All faults of a table are raised at once, with what was understood of it.
 """
 
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
 import pandas as pd
 
 from ich_mil.errors import DataError
 from ich_mil.ledger import LedgerEntry
-from ich_mil.sets.labels import UNKNOWN, check_columns, name_some, read_table
+from ich_mil.sets.labels import UNKNOWN, first_rows, name_some, read_table
 from ich_mil.sets.scan_names import ScanNames
+from ich_mil.settings import did_you_mean
 
 ID_COLUMNS = {
     "scan": "scan",
@@ -35,10 +36,12 @@ ID_COLUMNS = {
 LABELS = re.compile(r"labels\.(csv|tsv|xlsx|xlsm)", re.IGNORECASE)
 """File name of a table of labels in the root of a data set."""
 _VALUES = {
-    1: re.compile(r"1([.,]0*)?|yes|y|true|positive|pos", re.IGNORECASE),
-    0: re.compile(r"0([.,]0*)?|no|n|false|negative|neg", re.IGNORECASE),
+    1: re.compile(r"1([.,]0*)?|yes|y|ja|j|true|wahr|positive?|pos|\+", re.IGNORECASE),
+    0: re.compile(r"0([.,]0*)?|no|n|nein|false|falsch|negative?|neg|[-\u2212\u2013]", re.IGNORECASE),
     UNKNOWN: re.compile(""),
 }
+_SIGN = re.compile(r"[-+\u2212\u2013]?")
+"""Labels of a column of signs. Beside words a minus may stand for no label, and is refused."""
 _WRONG = -2
 _MOST = 10
 """Number of rows or values named for each fault."""
@@ -67,7 +70,7 @@ class ScanLabels:
         rows: rows as text, columns renamed as in `ID_COLUMNS`; `label` is 0, 1, `UNKNOWN` or wrong. The index
             is the line number.
         ids: columns of `rows` that hold ids.
-        faults: faults of the labels.
+        faults: faults that show without the scans.
         reading: what was understood of columns and labels.
     """
 
@@ -76,6 +79,14 @@ class ScanLabels:
     ids: list[str]
     faults: list[str]
     reading: str
+
+    def check(self) -> None:
+        """Raise `DataError` for the faults that show without the scans."""
+        self._raise(self.faults, self.reading)
+
+    def _raise(self, faults: list[str], reading: str) -> None:
+        if faults:
+            raise DataError(f"{self.path}: {'; '.join(faults)}; correct or remove these rows ({reading})")
 
     def match(
         self,
@@ -105,10 +116,7 @@ class ScanLabels:
         faults = [*self.faults, *self._faults(rows, scans, refused)]
         matched = sum(len(fits) == 1 for fits in scans.values())
         reading = f"{self.reading}; {matched} of {len(rows)} rows with a label matched"
-        if not len(rows):
-            faults.append("no row has a label")
-        if faults:
-            raise DataError(f"{self.path}: {'; '.join(faults)}; correct or remove these rows ({reading})")
+        self._raise(faults, reading)
         index = pd.Index([scan for (scan,) in scans.values()], name="scan")
         return rows.set_axis(index), f"{self.path}: {reading}"
 
@@ -126,8 +134,6 @@ class ScanLabels:
         self, rows: pd.DataFrame, scans: Mapping[int, set[str]], refused: Iterable[LedgerEntry]
     ) -> Iterable[str]:
         ids = {line: [name for name in row if name] for line, *row in rows[self.ids].itertuples()}
-        if empty := [f"line {line}" for line in rows.index if not ids[line]]:
-            yield f"no id of a scan in {name_some(empty, _MOST)}"
         if lost := [line for line in rows.index if ids[line] and not scans[line]]:
             named = {name for line in lost for name in ids[line]}
             reasons = (r.detail for r in refused if named & {r.scan, *PurePath(r.file).parts[:-1]})
@@ -146,33 +152,91 @@ class ScanLabels:
             yield f"lines that name one scan: {name_some(twice, _MOST)}"
 
 
-def read_scan_labels(
-    path: Path, *, ids: Mapping[str, str] = ID_COLUMNS, labels: Sequence[str] = ("label",)
-) -> ScanLabels:
-    """Read a table of labels, a CSV or Excel file.
+@dataclass(frozen=True)
+class LabelColumns:
+    """Columns of a table of labels.
 
-    `ids` are the names of columns that hold ids, by the lower-case letters of the column; the first of
-    `labels` that exists holds the label. `DataError`: no column of ids or labels, or as in `read_table`.
+    Attributes:
+        ids: names of columns that hold ids, by the lower-case letters of the column.
+        labels: names of the column of labels; the first that exists counts.
+        id_column: column of ids, as named by the user; '' for those of `ids`.
+        label_column: column of labels, as named by the user; '' for those of `labels`.
     """
-    table = read_table(path)
-    known = {**ids, **{name: name for name in (*labels, "patient")}}
-    plain = {column: re.sub(r"[\W\d_]", "", column.casefold()) for column in map(str, table)}
-    given = table.columns.tolist()
-    table = table.rename(columns=lambda column: known.get(plain[str(column)], column))
-    check_columns(table, path)
-    original = dict(zip(table.columns, given, strict=True))
-    id_columns = [column for column in dict.fromkeys(ids.values()) if column in table]
-    label_columns = [column for column in labels if column in table]
-    missing = [] if id_columns else [f"of scan ids ({', '.join(dict.fromkeys(ids.values()))})"]
-    missing += [] if label_columns else [" or ".join(labels)]
-    if missing:
-        raise DataError(
-            f"{path}: column {' and column '.join(missing)} is missing; found {name_some(given, 6)}"
+
+    ids: Mapping[str, str] = field(default_factory=lambda: ID_COLUMNS)
+    labels: Sequence[str] = ("label",)
+    id_column: str = ""
+    label_column: str = ""
+
+    def chosen(self, row: Sequence[str]) -> dict[str, list[str]]:
+        """Columns of a header row by the names that `ScanLabels.rows` gives them."""
+        by_name: dict[str, list[str]] = defaultdict(list)
+        for column in filter(None, row):
+            letters = re.sub(r"[\W\d_]", "", column.casefold())
+            own = "" if self.id_column else self.ids.get(letters, "")
+            own = own or (letters if letters == "patient" else "")
+            if letters in self.labels and not self.label_column:
+                own = letters
+            by_name[own].append(column)
+        for wanted, name in ((self.id_column, next(iter(self.ids.values()))), (self.label_column, "label")):
+            if wanted:
+                by_name[name] = [c for c in row if c == wanted] or [
+                    c for c in row if _plain(c) == _plain(wanted) != ""
+                ]
+        return {name: columns for name, columns in by_name.items() if name and columns}
+
+    def names(self, row: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Names of the columns of ids and of labels that a header row has."""
+        chosen = self.chosen(row)
+        ids = [name for name in dict.fromkeys(self.ids.values()) if name in chosen]
+        return ids, [name for name in self.labels if name in chosen]
+
+    def is_header(self, row: Sequence[str]) -> bool:
+        """Whether a row has a column of ids and one of labels."""
+        return all(self.names(row))
+
+    def missing(self, path: Path) -> str:
+        """The columns that a table without header lacks, in words: of its row with most of them."""
+        rows = [row for table in first_rows(path) for row in table]
+        ids, labels = max(map(self.names, rows), key=lambda names: sum(map(bool, names)))
+        cells = sorted({cell for row in rows for cell in row if cell})
+        usual = f"of scan ids ({', '.join(dict.fromkeys(self.ids.values()))})", " or ".join(self.labels)
+        return " and column ".join(
+            f"{named!r}{did_you_mean(named, cells)}" if named else name
+            for own, named, name in zip(
+                (ids, labels), (self.id_column, self.label_column), usual, strict=True
+            )
+            if not own
         )
+
+
+def read_scan_labels(path: Path, columns: LabelColumns = LabelColumns()) -> ScanLabels:
+    """Read a table of labels, a CSV or Excel file, possibly with titles above its header.
+
+    `DataError`: no column of ids or labels, one that occurs twice, or as in `read_table`.
+    """
+    table = read_table(path, columns.is_header)
+    given = table.columns.tolist()
+    if not columns.is_header(given):
+        raise DataError(f"{path}: column {columns.missing(path)} is missing; found {name_some(given, 6)}")
+    chosen = columns.chosen(given)
+    for name, own in chosen.items():
+        if len(own) > 1:
+            raise DataError(f"{path}: column {name} occurs twice ({', '.join(own)}); keep one")
+    original = {name: own[0] for name, own in chosen.items()}
+    table = table[list(original.values())].set_axis(list(original), axis=1)
+    id_columns, label_columns = columns.names(given)
     texts = table[label_columns[0]].set_axis(table.index + 2)
     values = texts.map(_value)
+    if not texts.map(_SIGN.fullmatch).all():
+        values[texts.map(_SIGN.fullmatch).notna() & (texts != "")] = _WRONG
     wrong = [f"{text!r} (line {line})" for line, text in texts[values == _WRONG].items()]
     faults = [f"labels that are neither 1 (yes) nor 0 (no): {name_some(wrong, _MOST)}"] if wrong else []
+    labelled = table.set_axis(table.index + 2)[values != UNKNOWN]
+    if empty := [f"line {line}" for line, *row in labelled[id_columns].itertuples() if not any(row)]:
+        faults.append(f"no id of a scan in {name_some(empty, _MOST)}")
+    if labelled.empty:
+        faults.append("no row has a label")
     counts = texts[values != _WRONG].value_counts()
     words = {text: f"{text} = {_value(text)}" if text else "empty = no label" for text in texts}
     read = [f"{words[text]} ({n})" for text, n in zip(counts.index, counts, strict=True)]
@@ -186,6 +250,11 @@ def read_scan_labels(
 def unlabelled(count: int) -> str:
     """Words on scans without a label, to follow what was read; '' for none."""
     return f"; scans without a label, which take no part: {count}" if count else ""
+
+
+def _plain(column: str) -> str:
+    """Letters and digits of the name of a column, in lower case."""
+    return re.sub(r"[\W_]", "", column.casefold())
 
 
 def _value(text: str) -> int:

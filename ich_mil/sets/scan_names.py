@@ -5,12 +5,13 @@ tables, and `ScanNames`, which finds the scan that a name means.
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from unicodedata import normalize
 
 _NUMBER = re.compile(r"0*(\d+)(?:\.0)?")
 """A number without its leading zeros: Excel drops them, and some programs write whole numbers as 7.0."""
+_UID = re.compile(r"[0-9.]{16,}")
 
 
 def folder_of(path: str) -> str:
@@ -18,19 +19,33 @@ def folder_of(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def own_folders(folders: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Map each scan to the highest folder that holds files of no other scan; '' where there is none.
+def short_name(scan: str) -> str:
+    """A scan id for headings: of a UID its last 8 characters, other ids whole."""
+    return f"\N{HORIZONTAL ELLIPSIS}{scan[-8:]}" if _UID.fullmatch(scan) else scan
 
-    `folders` are pairs of a scan id and a folder of its files.
+
+def own_folders(folders: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Map each scan to its folder, as the whole path below the root.
+
+    That is the lowest folder that holds all files of the scan and none of another scan. Where there is none,
+    it is the highest folder that holds files of this scan alone; '' where there is none either.
+
+    Args:
+        folders: pairs of a scan id and a folder of its files.
     """
     scans_in: dict[str, set[str]] = defaultdict(set)
-    above: dict[str, list[str]] = defaultdict(list)
+    files_in: dict[str, set[str]] = defaultdict(set)
     for scan, folder in folders:
-        above[scan] += _upwards(folder)
+        files_in[scan] |= {folder} - {""}
         for one in _upwards(folder):
             scans_in[one].add(scan)
-    own = {scan: [one for one in of if scans_in[one] == {scan}] for scan, of in above.items()}
-    return {scan: min(of, key=lambda one: (one.count("/"), one), default="") for scan, of in own.items()}
+    names = {}
+    for scan, own in files_in.items():
+        above = Counter(one for folder in own for one in _upwards(folder) if scans_in[one] == {scan})
+        whole = [one for one, count in above.items() if count == len(own)]
+        highest = min(above, key=lambda one: (one.count("/"), one), default="")
+        names[scan] = max(whole, key=len, default=highest)
+    return names
 
 
 def folder_names(folders: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:

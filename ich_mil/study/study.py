@@ -6,16 +6,18 @@ Made from DICOM files by `ich_mil.sets.preparation.read.read_study`, or from a p
 Shapes: n slices of H x W pixels.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
 from ich_mil.ledger import LedgerEntry
+from ich_mil.study.files.archive import unpacked
 from ich_mil.study.files.header import slice_file
 from ich_mil.study.geometry.planes import Edges, edges_of
 
@@ -33,7 +35,7 @@ class Study:
             codes), `content` (a digest of the pixels).
         pixel_mm: spacing of rows and of columns, mm; 0 where unknown.
         ledger: refusals, corrections and choices of its files.
-        root: folder of the DICOM files.
+        root: folder of the DICOM files, or a ZIP file with them (`on_disk`).
         folder: folder below `root` that holds files of this study alone; '' where there is none.
     """
 
@@ -73,3 +75,14 @@ class Study:
         """DICOM files, lowest slice first; a multi-frame file is listed once."""
         names = (name for row in self.rows for name in row["sources"])
         return list(dict.fromkeys(slice_file(self.root, name)[0] for name in names))
+
+    @contextmanager
+    def on_disk(self) -> Iterator[Self]:
+        """The study with its `files` below a folder: those in a ZIP are unpacked while the block runs.
+
+        Raises:
+            DataError: the ZIP cannot be unpacked any more.
+        """
+        names = {path.relative_to(self.root).as_posix() for path in self.files}
+        with unpacked(self.root, names) as root:
+            yield replace(self, root=root)

@@ -57,18 +57,11 @@ def recalibrate_run(site: Site, *, model: Path, out: Path) -> None:
         DataError: data that cannot be used, a patient the run has seen, too few scans, or an AUC of the model
             of at most 0.5 on these scans.
     """
-    trained = load_model(model)
-    own = trained.calibration
-    if own is None and all(member.own for member in trained.members):
-        own = Calibration()  # identity: an ensemble with calibrated members but no joint calibration
-    if own is None:
-        raise ModelError(
-            f"{model}: is not calibrated (head.calibration is none, or its AUC on held-out scans is at most "
-            "0.5); train a calibrated model"
-        )
     with alone(out, doing="writing"):
         check_new(out, "recalibrated")
-        measured = site.measured(trained, out / "site")
+        prepared = site.prepare(out / "site")  # a fault of the labels shows before the model is loaded
+        trained, own = _calibrated(model)
+        measured = site.measured(trained, prepared, out / "site")
         features = measured.features
         with named(site.root):
             _check_site(features)
@@ -84,6 +77,20 @@ def recalibrate_run(site: Site, *, model: Path, out: Path) -> None:
         write_csv(out / "recalibration.csv", table)
         save_calibration(trained, new, out)  # last, as it marks the run as finished
     say(*_summary(table, own, new), f"{out}: use it as --model")
+
+
+def _calibrated(model: Path) -> tuple[TrainedModel, Calibration]:
+    """The model and its calibration. `ModelError`: it is not finished, or not calibrated."""
+    trained = load_model(model)
+    own = trained.calibration
+    if own is None and all(member.own for member in trained.members):
+        own = Calibration()  # identity: an ensemble with calibrated members but no joint calibration
+    if own is None:
+        raise ModelError(
+            f"{model}: is not calibrated (head.calibration is none, or its AUC on held-out scans is at most "
+            "0.5); train a calibrated model"
+        )
+    return trained, own
 
 
 def _check_site(features: FeatureSet) -> None:

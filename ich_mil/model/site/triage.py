@@ -6,7 +6,7 @@ order.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,24 +18,23 @@ import pandas as pd
 from ich_mil.errors import DataError, ModelError, named
 from ich_mil.evaluate.deployment.triage import Triage, fit_triage
 from ich_mil.files import write_csv, write_json
-from ich_mil.ledger import DECISIONS, NOTICE, Code, incomplete, whole_only
+from ich_mil.ledger import DECISIONS, LOOK, NEGATIVE, NOTICE, POSITIVE, Code, incomplete, whole_only
 from ich_mil.model.predictions import Results, read_results, worklist
 from ich_mil.progress import say
 from ich_mil.sets.labels import UNKNOWN, name_some
 from ich_mil.sets.preparation.identifying_texts import study_texts
 from ich_mil.sets.preparation.record import prepared_study
-from ich_mil.sets.scan_labels import read_scan_labels, unlabelled
+from ich_mil.sets.scan_labels import ScanLabels, unlabelled
 from ich_mil.sets.scan_names import ScanNames, folder_names
 from ich_mil.sets.store import open_prepared
 
 
-def calibrate_triage(folder: Path, labels: Path | None, out: Path, **guarantee: Any) -> Triage:
+def calibrate_triage(folder: Path, labels: ScanLabels | None, out: Path, **guarantee: Any) -> Triage:
     """Fit thresholds to predictions on labelled scans, and write them to `out`.
 
     Args:
         folder: folder of `predictions.json`, with scans the model was neither trained nor calibrated on.
-        labels: table of labels (`ich_mil.sets.scan_labels`), optionally with a column patient; None: labels
-            of the predictions.
+        labels: table of labels, optionally with a column patient; None: labels of the predictions.
         out: path of the JSON file to write.
         guarantee: sensitivity, specificity and confidence of `fit_triage`.
     """
@@ -57,22 +56,45 @@ def calibrate_triage(folder: Path, labels: Path | None, out: Path, **guarantee: 
         if set(known) == {UNKNOWN}:
             raise DataError(f"{folder}: no scan has a label; name a file with --labels")
     else:
-        given = _read_labels(labels, results, folder)
+        given = _labels(labels, results, folder)
         known = given.label.reindex(scans, fill_value=UNKNOWN).tolist()
         patients = [given.patient.get(one.scan, one.patient) for one in results.scans]
-    with named(labels or folder):
+    with named(labels.path if labels else folder):
         triage = fit_triage(
             np.array(known),
             np.array([one.probability for one in results.scans]),
             patients=patients,
             **guarantee,
         )
-    write_json(out, {**triage.as_dict(), "model_weights": results.model.weights, "notice": NOTICE})
-    say(f"{out}: {triage.guarantees}")
+    called = _called(_decided(results, triage))
+    about = {"called": called, "model_weights": results.model.weights, "notice": NOTICE}
+    write_json(out, triage.as_dict() | about)
+    say(f"{out}: {triage.guarantees}", f"of the {len(scans)} scans: {_in_words(called)}")
     return triage
 
 
-def _read_labels(path: Path, results: Results, folder: Path) -> pd.DataFrame:
+def _decided(results: Results, triage: Triage) -> Results:
+    """The results with the decisions of `triage`; a scan that was not seen whole is never called negative."""
+    calls = triage.decide(np.array([one.probability for one in results.scans])).tolist()
+    scans = zip(results.scans, calls, strict=True)
+    return replace(
+        results, scans=tuple(replace(one, decision=whole_only(call, one.ledger)) for one, call in scans)
+    )
+
+
+def _called(results: Results) -> dict[str, int]:
+    """Number of scans by decision."""
+    return {word: sum(one.decision == word for one in results.scans) for word in DECISIONS}
+
+
+def _in_words(called: Mapping[str, int]) -> str:
+    return (
+        f"{called[POSITIVE]} called positive, {called[NEGATIVE]} called negative, {called[LOOK]} left to a "
+        f"person ({LOOK})"
+    )
+
+
+def _labels(table: ScanLabels, results: Results, folder: Path) -> pd.DataFrame:
     """Label and patient of each labelled scan."""
     folders = [(one.scan, one.folder) for one in results.scans]
 
@@ -86,13 +108,15 @@ def _read_labels(path: Path, results: Results, folder: Path) -> pd.DataFrame:
                 )
                 yield from ((one.scan, text) for text in texts.values())
 
-    given, reading = read_scan_labels(path).match(ScanNames(folder_names(folders)), more)
+    given, reading = table.match(ScanNames(folder_names(folders)), more)
     say(f"{reading}{unlabelled(len(folders) - len(given))}")
     if "patient" not in given:
         return given.assign(patient=pd.Series({one.scan: one.patient for one in results.scans}))
     if (given.patient == "").any():
         scan = given.index[given.patient == ""][0]
-        raise DataError(f"{path}: scan {scan}: patient is empty; name one for each scan, or drop the column")
+        raise DataError(
+            f"{table.path}: scan {scan}: patient is empty; name one for each scan, or drop the column"
+        )
     return given
 
 
@@ -107,6 +131,7 @@ def read_triage(thresholds: Path, *, weights: str) -> Triage:
         content: dict[str, Any] = {**json.loads(thresholds.read_text(encoding="utf-8"))}
         found = content.pop("model_weights")
         content.pop("notice")
+        content.pop("called", None)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise DataError(
             f"{thresholds}: cannot be read as triage thresholds ({error}); name a file of 'ich-mil triage'"
@@ -130,20 +155,16 @@ def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
     """
     results = read_results(folder)
     triage = read_triage(thresholds, weights=results.model.weights)
-    calls = triage.decide(np.array([one.probability for one in results.scans])).tolist()
-    decided = [
-        replace(one, decision=whole_only(call, one.ledger))
-        for one, call in zip(results.scans, calls, strict=True)
-    ]
+    decided = _decided(results, triage)
     rows = [
         (one.scan, one.folder, one.decision, one.probability, one.std, "|".join(incomplete(one.ledger)))
-        for one in worklist(replace(results, scans=tuple(decided)))
+        for one in worklist(decided)
     ]
     table = pd.DataFrame(rows, columns=["scan", "folder", "decision", "probability", "std", "incomplete"])
     write_csv(out, table)
-    counts = ", ".join(f"{int((table.decision == word).sum())} {word}" for word in DECISIONS)
-    say(f"{out}: {counts}")
-    held_back = sum(one.decision != call for one, call in zip(decided, calls, strict=True))
+    say(f"{out}: {_in_words(_called(decided))}")
+    calls = triage.decide(np.array([one.probability for one in results.scans])).tolist()
+    held_back = sum(one.decision != call for one, call in zip(decided.scans, calls, strict=True))
     if held_back:
         say(f"{held_back} scans below the thresholds were not seen whole: look instead of negative")
     say(triage.guarantees)

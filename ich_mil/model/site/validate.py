@@ -41,6 +41,7 @@ from ich_mil.sets.features import FeatureSet, read_unseen_table
 from ich_mil.sets.labels import name_some
 from ich_mil.sets.layouts.names import SiteLayout
 from ich_mil.sets.preparation.prepare import prepare
+from ich_mil.sets.scan_labels import ScanLabels
 from ich_mil.sets.splits import check_current, check_unseen, learned_from, load_splits, names_of
 from ich_mil.sets.store import PreparedSet
 from ich_mil.sets.views import Views
@@ -185,6 +186,7 @@ class Site:
         contrast_words: file of words for contrast media; None: those of the package.
         extras: files of the inputs beside the slices.
         columns: names of columns of a feature file, as in `SetSettings`.
+        labels: table of labels of the layout `folder`; None: other layouts.
     """
 
     root: Path
@@ -193,20 +195,29 @@ class Site:
     contrast_words: Path | None = None
     extras: ExtraSources = NO_EXTRAS
     columns: Mapping[str, str] = field(default_factory=dict)
+    labels: ScanLabels | None = None
 
-    def measured(self, model: TrainedModel, out: Path) -> MeasuredSet:
-        """`external_set` of the site; the prepared set and its features are stored in `out`.
+    def prepare(self, out: Path) -> PreparedSet | None:
+        """Prepare the scans into `out`; needs no model. None for a feature file.
+
+        Raises:
+            DataError: data that cannot be used, or labels that do not fit the scans.
+        """
+        if self.layout == "features":
+            return None
+        words = self.contrast_words
+        return prepare(
+            self.layout, self.root, out / "prepared", jobs=self.jobs, contrast_words=words, labels=self.labels
+        )
+
+    def measured(self, model: TrainedModel, prepared: PreparedSet | None, out: Path) -> MeasuredSet:
+        """`external_set` of the site, prepared by `prepare`; its features are stored in `out`.
 
         Raises:
             ModelError: the model reads pictures and is given features, or the other way round.
             DataError: data that cannot be used, or a scan or patient the model has seen.
         """
-        model.check_input(pictures=self.layout != "features")
-        prepared = None
-        if self.layout != "features":
-            prepared = prepare(
-                self.layout, self.root, out / "prepared", jobs=self.jobs, contrast_words=self.contrast_words
-            )
+        model.check_input(pictures=prepared is not None)
         place = out / "features.safetensors"
         return external_set(model, self.root, prepared, place, self.extras, self.columns)
 

@@ -1,4 +1,4 @@
-"""Folder layout: any folder of DICOM or NIfTI files, with scan labels in a table in the root or without.
+"""Folder layout: any folder of DICOM or NIfTI files, or one file, with scan labels in a table or without.
 
 Each NIfTI file is a scan of its own; its id is its path without the suffix. A NIfTI file in a folder with
 DICOM slices is a copy of them or a mask, and takes no part.
@@ -9,6 +9,7 @@ with or without suffix. All other files below the root, at
 any depth, are grouped by study. A study without a label takes no part.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
@@ -16,29 +17,35 @@ from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.sets.labels import UNKNOWN
 from ich_mil.sets.layouts.collection import Collection, Refused, Scans, Series, Source, every_file
 from ich_mil.sets.preparation.identifying_texts import accession_number
-from ich_mil.sets.scan_labels import LABELS, find_labels, read_scan_labels
+from ich_mil.sets.scan_labels import LABELS, ScanLabels, find_labels, read_scan_labels
 from ich_mil.sets.scan_names import ScanNames, folder_names, folder_of
 from ich_mil.study.files.nifti import is_nifti
 
 
 class FolderCollection(Collection):
-    """Studies below a folder, or one NIfTI file; with `labelled`, the table in the folder has their labels.
+    """Studies below a folder, or one file; with `labelled`, the table in the folder has their labels.
 
     Attributes:
-        file: name of the NIfTI file that alone is read; '' if all files are.
+        file: name of the file that alone is read; '' if all files are.
     """
 
-    def __init__(self, root: Path, *, labelled: bool) -> None:
-        self.file = root.name if is_nifti(root.name) and root.is_file() else ""
+    def __init__(self, root: Path, *, labelled: bool, labels: ScanLabels | None = None) -> None:
+        """`labels` is the table; None: with `labelled`, the table in the folder."""
+        self.file = root.name if root.is_file() else ""
         super().__init__(root.parent if self.file else root)
-        self.table = read_scan_labels(find_labels(self.root)) if labelled else None
+        if labelled and labels is None:
+            labels = read_scan_labels(find_labels(self.root))
+        self.table = labels
         self.labels: dict[str, int] = {}
 
     def files(self) -> Iterator[str]:
-        """All files below the folder except tables of labels in it; or the NIfTI file."""
+        """All files below the folder except tables of labels in it; or the one file."""
         if self.file:
             return iter([self.file])
-        return (path for path in every_file(self.root, self.root) if not LABELS.fullmatch(path))
+        own = self.table and os.path.relpath(self.table.path.resolve(), self.root.resolve())
+        return (
+            path for path in every_file(self.root, self.root) if not LABELS.fullmatch(path) and path != own
+        )
 
     def scan_label(self, scan: str, sources: Sequence[Source]) -> int:
         """Label from the row that names the study; known after `check`."""

@@ -25,7 +25,7 @@ from ich_mil.sets.layouts.slice_pictures import Window, is_picture, read_picture
 from ich_mil.sets.preparation.record import ScanRecord
 from ich_mil.sets.preparation.scan import ScanTask, write_scan
 from ich_mil.sets.preparation.stack import slice_row
-from ich_mil.sets.scan_labels import LABELS, find_labels, read_scan_labels
+from ich_mil.sets.scan_labels import LABELS, LabelColumns, find_labels, read_scan_labels
 from ich_mil.sets.scan_names import ScanNames
 from ich_mil.sets.splits import patient_key
 from ich_mil.study.files.header import SliceHeader
@@ -47,7 +47,8 @@ class SliceCollection(Collection):
         super().__init__(root)
         self.window = window
         self.path = find_labels(root)
-        self.table = read_scan_labels(self.path, ids={"slice": "slice"}, labels=("label", "any"))
+        columns = LabelColumns(ids={"slice": "slice"}, labels=("label", "any"))
+        self.table = read_scan_labels(self.path, columns)
         self.labels: dict[str, int] = {}
         self.patients: dict[str, str] = {}
         rows = self.table.rows

@@ -4,6 +4,7 @@ The texts are untrusted and may identify the patient, so reports show them only 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ich_mil.errors import DataError
@@ -42,13 +43,14 @@ def study_texts(study: Study, keywords: Sequence[str] = KEYWORDS) -> dict[str, s
     Raises:
         DataError: the DICOM file cannot be read.
     """
-    path = study.files[0]
-    if is_nifti(path.name):  # it has none
+    if is_nifti(study.files[0].name):  # it has none
         return {}
-    try:
-        elements = read_elements(path, keywords)
-    except Exception as error:  # malformed input can raise any exception in the parser
-        raise DataError(
-            f"{path}: cannot be read ({error}); put the DICOM files back, or show the page without names"
-        ) from error
+    with replace(study, rows=study.rows[:1]).on_disk() as lowest:
+        path = lowest.files[0]
+        try:
+            elements = read_elements(path, keywords)
+        except Exception as error:  # malformed input can raise any exception in the parser
+            raise DataError(
+                f"{path}: cannot be read ({error}); put the DICOM files back, or show the page without names"
+            ) from error
     return {keyword: text for keyword in keywords if (text := elements.text(keyword))}

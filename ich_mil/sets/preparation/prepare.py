@@ -30,9 +30,11 @@ from ich_mil.sets.layouts.slices import SliceCollection, prepare_slices
 from ich_mil.sets.preparation.index import HeaderIndex, IndexedScan
 from ich_mil.sets.preparation.record import ScanRecord, read_record, scan_fingerprint, write_record
 from ich_mil.sets.preparation.scan import ScanTask, prepare_scans
+from ich_mil.sets.scan_labels import ScanLabels
 from ich_mil.sets.splits import content_of
 from ich_mil.sets.store import COLUMNS, FORMAT, UNFINISHED, PreparedSet, open_prepared, scan_file
 from ich_mil.study.contrast import SitePhrases, read_site_phrases
+from ich_mil.study.files.archive import is_zip, unpacked
 from ich_mil.study.series import AVERAGE_TO_MM
 
 BATCH = 8
@@ -42,7 +44,9 @@ MANY = 200
 once, and most of the work releases the GIL, but many threads would wait for each other."""
 
 
-def open_collection(layout: Layout, root: Path, *, window: Window | None = None) -> Collection:
+def open_collection(
+    layout: Layout, root: Path, *, window: Window | None = None, labels: ScanLabels | None = None
+) -> Collection:
     """Open the collection below `root`. `DataError` if the folder or its label file cannot be used."""
     match layout:
         case "rsna":
@@ -52,7 +56,7 @@ def open_collection(layout: Layout, root: Path, *, window: Window | None = None)
         case "slices":
             return SliceCollection(root, window=window)
         case "folder" | "unlabelled":
-            return FolderCollection(root, labelled=layout == "folder")
+            return FolderCollection(root, labelled=layout == "folder", labels=labels)
 
 
 def prepare(
@@ -64,6 +68,7 @@ def prepare(
     thickness_mm: float = AVERAGE_TO_MM,
     window: Window | None = None,
     contrast_words: Path | None = None,
+    labels: ScanLabels | None = None,
 ) -> PreparedSet:
     """Prepare every scan below `root` into the folder `out`.
 
@@ -72,25 +77,27 @@ def prepare(
 
     Args:
         layout: layout of files and labels.
-        root: the folder to read, or one NIfTI file.
+        root: the folder to read, a ZIP file of it, or one DICOM or NIfTI file.
         out: the folder to write.
         jobs: number of parallel workers.
         thickness_mm: thin slices are averaged to about this thickness in mm; 0 leaves them unchanged.
         window: (level, width) in HU of the 8-bit pictures of layout `slices`.
         contrast_words: a CSV file with contrast words of the site (`ich_mil.study.contrast`).
+        labels: table of labels of the layout `folder`; None: that in the folder.
 
     Raises:
         ConfigError: the contrast words cannot be used.
         DataError: labels that do not match, no usable slice at all, a picture that cannot be used, a full
             disk, or `out` prepared from another root, thickness or window, or in use by another process.
     """
+    single = root.is_file() and not is_zip(root)
     about: dict[str, Any] = {
         "format": FORMAT,
         "layout": layout,
-        "root": str((root.parent if root.is_file() else root).resolve()),
+        "root": str((root.parent if single else root).resolve()),
         "thickness_mm": float(thickness_mm),
     }
-    if root.is_file():
+    if single:
         about["file"] = root.name
     if layout == "slices":
         about["window"] = None if window is None else list(window)
@@ -98,9 +105,18 @@ def prepare(
     if _check_target(out, about) and not os.access(out, os.W_OK):
         say(f"{out}: is read-only; used as it is, without a check of its files")
         return open_prepared(out)
-    collection = open_collection(layout, root, window=window)
-    path = out / "index.sqlite"
-    with alone(out, doing="preparing"), HeaderIndex(path, collection, layout=layout, leave_out=out) as index:
+    with alone(out, doing="preparing"), unpacked(root) as source:
+        collection = open_collection(layout, source, window=window, labels=labels)
+        _prepare(collection, root, out, about, jobs, site)
+    return open_prepared(out)
+
+
+def _prepare(
+    collection: Collection, root: Path, out: Path, about: dict[str, Any], jobs: int, site: SitePhrases
+) -> None:
+    """Prepare a collection; `root` is the name of its folder for users. Arguments as in `prepare`."""
+    path, layout = out / "index.sqlite", about["layout"]
+    with HeaderIndex(path, collection, layout=layout, leave_out=out) as index:
         remove_leftovers(out, out / "scans")
         n_files = index.update(jobs=jobs)
         if next(index.scans(), None) is None:
@@ -121,7 +137,6 @@ def prepare(
     say(f"{out}: {scans_made}, {totals['slices']} slices from {n_files} files, {n_new} scans prepared now")
     if codes:
         say("  ledger: " + ", ".join(f"{code} {n}" for code, n in codes.most_common()))
-    return open_prepared(out)
 
 
 def _check_target(out: Path, about: dict[str, Any]) -> bool:

@@ -1,5 +1,6 @@
 """Read one study, DICOM or NIfTI, into memory; `prepare` writes the same for a whole data set."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from ich_mil.errors import DataError
@@ -8,7 +9,8 @@ from ich_mil.sets.layouts.folder import FolderCollection
 from ich_mil.sets.preparation.index import HeaderIndex
 from ich_mil.sets.preparation.scan import ScanTask, read_scan
 from ich_mil.sets.scan_names import folder_of, own_folders
-from ich_mil.study.contrast import read_site_phrases
+from ich_mil.study.contrast import SitePhrases, read_site_phrases
+from ich_mil.study.files.archive import unpacked
 from ich_mil.study.series import AVERAGE_TO_MM
 from ich_mil.study.study import Study
 
@@ -16,23 +18,29 @@ from ich_mil.study.study import Study
 def read_study(
     folder: str | Path, *, thickness_mm: float = AVERAGE_TO_MM, contrast_words: Path | None = None
 ) -> Study:
-    """Read the head CT of the one study in a folder, at any depth, or of a NIfTI file.
+    """Read the head CT of the one study in a folder, at any depth, in a ZIP file, or in one file.
 
     The series that shows a plain axial head is chosen; its slices are ordered, converted to Hounsfield units,
     and averaged where they are thin.
 
     Args:
-        folder: folder with the DICOM files of one study or one NIfTI file (`.nii`, `.nii.gz`), or that file.
+        folder: folder with the DICOM files of one study or one NIfTI file (`.nii`, `.nii.gz`), a ZIP file of
+            it, or one such file.
         thickness_mm: thin slices are averaged to about this thickness in mm; 0 leaves them unchanged.
         contrast_words: a CSV file with contrast words of the site (`ich_mil.study.contrast`).
 
     Raises:
         ConfigError: the contrast words cannot be used.
-        DataError: no such folder, no CT slice, several studies, no series that shows a head, or files that
-            change while they are read.
+        DataError: no such folder, a ZIP that cannot be unpacked, no CT slice, several studies, no series that
+            shows a head, or files that change while they are read.
     """
     site = read_site_phrases(contrast_words)
-    collection = FolderCollection(Path(folder), labelled=False)
+    with unpacked(Path(folder)) as source:
+        study = _read(FolderCollection(source, labelled=False), Path(folder), thickness_mm, site)
+    return study if source == Path(folder) else replace(study, root=Path(folder).absolute())
+
+
+def _read(collection: FolderCollection, folder: Path, thickness_mm: float, site: SitePhrases) -> Study:
     with HeaderIndex(None, collection, layout="unlabelled") as index:
         n_files = index.update(jobs=1)
         collection.check((scan.scan, scan.sources) for scan in index.scans())
