@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ich_mil import __version__
-from ich_mil.arguments import app, workers
+from ich_mil.arguments import app, default_out, workers
 from ich_mil.cli import main
 from ich_mil.convergence import r_hat
 from ich_mil.errors import ConfigError
@@ -51,6 +51,25 @@ def test_mistyped_words_are_one_line_with_the_remedy(capsys, line, named):
 def test_a_command_names_the_extra_it_needs(capsys, monkeypatch, line, extra):
     monkeypatch.setattr("ich_mil.errors.find_spec", lambda name: None)
     assert f"pip install 'ich-mil[{extra}]'" in refused(capsys, *line.split())
+
+
+@pytest.mark.parametrize(
+    ("root", "out"),
+    [
+        ("export.zip", "predictions/export"),
+        ("scan.nii.gz", "predictions/scan"),
+        ("IM1.DCM", "predictions/IM1"),
+        ("1.2.840", "predictions/1.2.840"),
+        ("site/CT_1", "predictions/CT_1"),
+        (".", "{above}/predictions/work"),
+        ("..", "{above}/../predictions/{name}"),
+    ],
+)
+def test_default_folder_of_results(tmp_path, monkeypatch, root, out):
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    found = default_out("predictions", Path(root)).resolve()
+    assert found == Path(out.format(above=tmp_path, name=tmp_path.name)).resolve()
 
 
 def test_functions_name_the_extra_they_need(monkeypatch):

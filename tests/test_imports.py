@@ -126,6 +126,8 @@ def test_wrong_paths_and_settings_are_refused_before_torch_is_imported(tmp_path)
         "out: x\ntrain: {layout: features, root: /absent}\ngrid: {beta: [1.0]}\nhead: {density: gamma}\n"
     )
     labelled = ["/absent", "--layout", "cq500", "--model", "headct-base"]
+    (tmp_path / "list.csv").write_text("Acc. No.;ICH\n1;evtl.\n")
+    table = ["--model", "headct-base", "--labels", "list.csv", "--id-column", "Acc. No.", "--label-column"]
     commands = [
         ["prepare", "/absent", "--layout", "rsna", "--out", "x"],
         ["labels-template", "/absent"],
@@ -148,6 +150,11 @@ def test_wrong_paths_and_settings_are_refused_before_torch_is_imported(tmp_path)
         ["predict", "site", "--covariates", "/absent"],
         ["predict", "site", "--requests", "site", "--reports", "site"],
         ["validate", *labelled],
+        ["validate", "site", "--layout", "folder", *table, "IHC"],
+        ["validate", "site", "--layout", "folder", *table, "ICH"],
+        ["validate", "site", "--layout", "folder", "--model", "headct-base"],
+        ["validate", "site", "--layout", "cq500", *table, "ICH"],
+        ["recalibrate", "site", "--layout", "folder", *table, "ICH", "--out", "x"],
         ["recalibrate", *labelled, "--out", "x"],
         ["ensemble", "/absent", "site", "--out", "x"],
         ["triage", "site"],

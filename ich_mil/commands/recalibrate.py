@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ich_mil import arguments as arg
-from ich_mil.commands.validate import Labelled, labelled_set
+from ich_mil.commands.validate import Labelled, labelled_set, site_labels
 from ich_mil.sets.layouts.names import SiteLayout
 
 
@@ -33,10 +33,10 @@ def recalibrate(
     """Recalibrate a model on labelled scans of a site."""
     from ich_mil.files import check_apart
 
+    table = site_labels(root, layout, labels, label_column, id_column)
     check_apart(out, root)
     arg.check_model(model)
-    table, sources = (labels, label_column, id_column), (requests, reports, covariates)
-    site = labelled_set(root, layout, jobs, contrast_words, column, sources, table)
+    site = labelled_set(root, layout, jobs, contrast_words, column, (requests, reports, covariates), table)
 
     from ich_mil.model.site.recalibrate import recalibrate_run
 

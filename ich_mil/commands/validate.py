@@ -25,28 +25,35 @@ def labelled_set(
     contrast_words: Path | None,
     columns: list[str],
     extras: tuple[Path | None, Path | None, Path | None],
-    labels: tuple[Path | None, str, str],
+    labels: "ScanLabels | None",
 ) -> "Site":
     """The labelled set of these arguments. `ConfigError` or `DataError`: no such file or column."""
-    if not Path(str(root).replace("{member}", "0")).exists():
-        raise ConfigError(f"{root}: no such file or folder; correct the path")
-    if layout != "folder" and any(labels):
-        raise ConfigError(
-            "--labels and its columns need --layout folder; the other layouts have labels of their own"
-        )
-    table = _table(root, *labels) if layout == "folder" else None
     names, sources = arg.renamed(columns, layout), arg.extra_sources(*extras)
 
     from ich_mil.model.site.validate import Site
 
-    return Site(root, layout, arg.workers(jobs), contrast_words, sources, names, table)
+    return Site(root, layout, arg.workers(jobs), contrast_words, sources, names, labels)
 
 
-def _table(root: Path, labels: Path | None, label_column: str, id_column: str) -> "ScanLabels | None":
-    """The table of labels of a folder; None for that inside of a ZIP, which is read later."""
+def site_labels(
+    root: Path, layout: SiteLayout, labels: Path | None, label_column: str, id_column: str
+) -> "ScanLabels | None":
+    """The table of labels of a folder, read before anything else; None for other layouts and that in a ZIP.
+
+    `ConfigError` or `DataError`: no such file or folder, options of another layout, a fault of the table.
+    """
+    if not Path(str(root).replace("{member}", "0")).exists():
+        raise ConfigError(f"{root}: no such file or folder; correct the path")
+    named = labels is not None or label_column or id_column
+    if layout != "folder" and named:
+        raise ConfigError(
+            "--labels and its columns need --layout folder; the other layouts have labels of their own"
+        )
+    if layout != "folder" or (root.is_file() and not named):
+        return None
     if labels is None:
         if root.is_file():
-            return None
+            raise ConfigError("--label-column and --id-column need --labels FILE where ROOT is no folder")
         from ich_mil.sets.scan_labels import find_labels
 
         labels = find_labels(root)
@@ -76,10 +83,10 @@ def validate(
     covariates: arg.Covariates = None,
 ) -> None:
     """Measure a model on a labelled set it was not trained on."""
+    table = site_labels(root, layout, labels, label_column, id_column)
     out = arg.check_out(out or arg.default_out("validations", root), root)
     arg.check_model(model)
-    table, sources = (labels, label_column, id_column), (requests, reports, covariates)
-    site = labelled_set(root, layout, jobs, contrast_words, column, sources, table)
+    site = labelled_set(root, layout, jobs, contrast_words, column, (requests, reports, covariates), table)
 
     from ich_mil.output.run_report import validate_folder
 

@@ -196,18 +196,20 @@ class LabelColumns:
         return all(self.names(row))
 
     def missing(self, path: Path) -> str:
-        """The columns that a table without header lacks, in words: of its row with most of them."""
+        """The columns that a table without header lacks, and those of its row that is most like a header."""
         rows = [row for table in first_rows(path) for row in table]
-        ids, labels = max(map(self.names, rows), key=lambda names: sum(map(bool, names)))
+        header = max(rows, key=lambda row: (sum(map(bool, self.names(row))), sum(map(bool, row))))
+        ids, labels = self.names(header)
         cells = sorted({cell for row in rows for cell in row if cell})
         usual = f"of scan ids ({', '.join(dict.fromkeys(self.ids.values()))})", " or ".join(self.labels)
-        return " and column ".join(
+        missing = " and column ".join(
             f"{named!r}{did_you_mean(named, cells)}" if named else name
             for own, named, name in zip(
                 (ids, labels), (self.id_column, self.label_column), usual, strict=True
             )
             if not own
         )
+        return f"{missing} is missing; found {name_some([*filter(None, header)], 6)}"
 
 
 def read_scan_labels(path: Path, columns: LabelColumns = LabelColumns()) -> ScanLabels:
@@ -218,7 +220,7 @@ def read_scan_labels(path: Path, columns: LabelColumns = LabelColumns()) -> Scan
     table = read_table(path, columns.is_header)
     given = table.columns.tolist()
     if not columns.is_header(given):
-        raise DataError(f"{path}: column {columns.missing(path)} is missing; found {name_some(given, 6)}")
+        raise DataError(f"{path}: column {columns.missing(path)}")
     chosen = columns.chosen(given)
     for name, own in chosen.items():
         if len(own) > 1:
@@ -228,8 +230,9 @@ def read_scan_labels(path: Path, columns: LabelColumns = LabelColumns()) -> Scan
     id_columns, label_columns = columns.names(given)
     texts = table[label_columns[0]].set_axis(table.index + 2)
     values = texts.map(_value)
-    if not texts.map(_SIGN.fullmatch).all():
-        values[texts.map(_SIGN.fullmatch).notna() & (texts != "")] = _WRONG
+    signs = texts.str.fullmatch(_SIGN)
+    if not signs.all():
+        values[signs & (texts != "")] = _WRONG
     wrong = [f"{text!r} (line {line})" for line, text in texts[values == _WRONG].items()]
     faults = [f"labels that are neither 1 (yes) nor 0 (no): {name_some(wrong, _MOST)}"] if wrong else []
     labelled = table.set_axis(table.index + 2)[values != UNKNOWN]

@@ -266,8 +266,16 @@ def test_dicom_texts_are_hidden_unless_asked_for():
         assert text not in hidden
     assert "Details and file names may contain a patient's name" in hidden
     shown = page_of(named, texts={"PatientName": "DOE^JANE"}).text
-    for text in ("PatientName", "DOE^JANE/1.dcm", "series 'DOE JANE HEAD'"):
+    for text in ("Patient", "head CT DOE, JANE", "DOE^JANE/1.dcm", "series 'DOE JANE HEAD'"):
         assert text in shown
+
+
+def test_the_uid_is_below_and_not_in_the_title():
+    uid = "1.2.826.0.1.3680043.9.4245.1760717064491086528325869788156915668"
+    html = render_study(replace(SCAN, scan=uid, folder="CT_085_HEAD"), MODEL, BY_INTERVAL, HU, MAPS)
+    titles = re.findall(r"<title>(Intra.*)</title>", html) + re.findall(r"head CT <bdi>(.*?)</bdi>", html)
+    assert [title.endswith("CT_085_HEAD (…56915668)") for title in titles] == [True, True]
+    assert html.count(uid) == 1
 
 
 @pytest.mark.parametrize("text", HOSTILE)

@@ -1,11 +1,13 @@
 """Tables of labels in the forms in which people write them, and their faults."""
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code, LedgerEntry
-from ich_mil.sets.scan_labels import find_labels, read_scan_labels
+from ich_mil.sets.scan_labels import LabelColumns, find_labels, read_scan_labels
 from ich_mil.sets.scan_names import ScanNames
 
 UIDS = [("1.2.3", "1.2.3"), ("1.2.4", "1.2.4"), ("1.2.5", "1.2.5")]
@@ -30,11 +32,63 @@ def labels_of(path, names=NAMES, more=tuple):
         "scan;label\n1;1,0\n2;0,0\n",
         "scan,label\n1.2.3,positive\n002,Negative\n",
         "folder,study_uid,label\n1,1.2.3,pos\n,1.2.4,neg\n",
+        "scan,label\n001,Ja\n002,nein\n",
+        "scan,label\n001,+\n002,-\n003,\n",
+        "scan;label\n001;WAHR\n002;FALSCH\n",
+        "Liste, Station 3\n\n;as of 1.3.\nscan;label\n001;j\n002;negativ\n",
     ],
 )
 def test_a_table_as_people_write_it(tmp_path, text):
     (tmp_path / "labels.csv").write_text(text, encoding="utf-8")
     assert labels_of(tmp_path / "labels.csv") == WANTED
+
+
+TABLE = [
+    ["CT heads 2024", "", "", ""],
+    ["as of 12.03.", "", "ICH", ""],
+    ["", "", "", ""],
+    ["Nr.", "Acc. No.", "ICH", "label"],
+    ["1", "001", "ja", "x"],
+    ["2", "002", "nein", "y"],
+]
+
+
+@pytest.mark.parametrize("form", ["csv", "xlsx"])
+def test_columns_that_the_user_names_below_titles(tmp_path, form):
+    path = tmp_path / f"list.{form}"
+    table = pd.DataFrame(TABLE)
+    if form == "xlsx":
+        table.to_excel(path, index=False, header=False)
+    else:
+        table.to_csv(path, index=False, header=False, sep=";")
+    columns = LabelColumns(id_column="acc no", label_column="ICH")
+    labels = read_scan_labels(path, columns)
+    labels.check()
+    rows, reading = labels.match(ScanNames(NAMES))
+    assert dict(zip(rows.index, rows.label, strict=True)) == WANTED
+    assert list(labels.rows.index) == [5, 6]
+    assert [text for text in ("Acc. No.", "ICH: ja = 1 (1), nein = 0 (1)") if text not in reading] == []
+    for wrong, near in (({"id_column": "Acc. Nr"}, "'Acc. No.'"), ({"label_column": "IHC"}, "'ICH'")):
+        with pytest.raises(DataError, match=rf"list\.{form}: .*did you mean {near}"):
+            read_scan_labels(path, replace(columns, **wrong))
+
+
+def test_faults_of_named_columns_are_found_without_scans(tmp_path):
+    path = tmp_path / "list.csv"
+    columns = LabelColumns(id_column="Acc. No.", label_column="ICH")
+    for rows, fault in (
+        ("7;evtl.\n8;ja", r"'evtl\.' \(line 3\)"),
+        ("7;-\n8;ja\n9;+", r"'-' \(line 3\), '\+' \(line 5\)"),
+        (";ja\n8;nein", "line 3"),
+        ("7;\n8;", "no row has a label"),
+    ):
+        path.write_text(f"Liste\nAcc. No.;ICH\n{rows}\n")
+        with pytest.raises(DataError, match=rf"list\.csv: .*{fault}"):
+            read_scan_labels(path, columns).check()
+    path.write_text("Acc. No.;ICH;I.C.H.;ich\n7;ja;;")
+    read_scan_labels(path, columns).check()  # the column of exactly this name
+    with pytest.raises(DataError, match=r"column label occurs twice \(ICH, I\.C\.H\., ich\)"):
+        read_scan_labels(path, replace(columns, label_column="i c h"))
 
 
 def test_an_excel_file_with_numbers_and_booleans(tmp_path):

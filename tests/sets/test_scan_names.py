@@ -1,6 +1,6 @@
 """The folder that stands for a scan, and the scan that a name means."""
 
-from ich_mil.sets.scan_names import ScanNames, folder_names, own_folders
+from ich_mil.sets.scan_names import ScanNames, folder_names, own_folders, short_name
 
 FOLDERS = [
     ("A", "site/001/s1"),
@@ -12,8 +12,20 @@ FOLDERS = [
 ]
 
 
-def test_the_highest_folder_of_one_scan_alone():
-    assert own_folders(FOLDERS) == {"A": "site/001", "B": "site/002", "C": "", "D": "", "E": ""}
+def test_the_lowest_folder_that_holds_all_of_one_scan():
+    assert own_folders(FOLDERS) == {"A": "site/001", "B": "site/002/s1", "C": "", "D": "", "E": ""}
+    months = [("A", "2024-01/CT_1"), ("B", "2024-01/CT_2"), ("C", "2024-02/CT_085_HEAD"), ("C", "")]
+    assert own_folders(months) == {"A": "2024-01/CT_1", "B": "2024-01/CT_2", "C": "2024-02/CT_085_HEAD"}
+
+
+def test_the_highest_folder_of_a_scan_in_several():
+    folders = [("A", "x/a/1"), ("A", "y/1"), ("B", "x/b")]
+    assert own_folders(folders) == {"A": "y", "B": "x/b"}
+
+
+def test_short_names_of_uids_alone():
+    names = ("1.2.840.113619.2.55.3", "CQ500-CT-7", "ID_ade653597d", "sub-01/anat/sub-01_ct", "1.2.3")
+    assert [short_name(name) for name in names] == ["…9.2.55.3", *names[1:]]
 
 
 def test_scans_by_id_and_by_folders_above():

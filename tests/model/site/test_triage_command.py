@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -52,8 +53,16 @@ def test_thresholds_are_those_of_the_function_and_decide_new_scans(tmp_path, cap
     written = fitted(tmp_path / "known", "--sensitivity", 0.9)
     scans = [f"s{i}" for i in range(200)]
     want = fit_triage(labels, p, sensitivity=0.9, specificity=0.95, confidence=0.9, patients=scans)
-    assert want.guarantees in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert want.guarantees in said
     assert (written["low"], written["high"]) == (want.low, want.high)
+    called = Counter(want.decide(p).tolist())
+    assert written["called"] == called
+    assert sum(called.values()) == 200
+    numbers = (
+        f"{called['positive']} called positive, {called['negative']} called negative, {called['look']} left"
+    )
+    assert numbers in said
 
     _, new = predictions(tmp_path / "new", 50, seed=1, labelled=False)
     apply = ("triage", tmp_path / "new", "--apply", tmp_path / "known" / "triage.json")
@@ -65,6 +74,8 @@ def test_thresholds_are_those_of_the_function_and_decide_new_scans(tmp_path, cap
     assert all(part.probability.is_monotonic_decreasing for _, part in table.groupby("decision"))
     assert set(table.decision) == {"positive", "look", "negative"}
     assert table.incomplete.isna().all()
+    counts = table.decision.value_counts()
+    assert f"{counts['positive']} called positive, {counts['negative']} called" in capsys.readouterr().out
 
     # of scans that were not seen whole none is negative
     change(tmp_path / "new", ledger=lambda i: (LedgerEntry("", "x.dcm", Code.GAP, ""),) * (i % 2))
@@ -101,9 +112,12 @@ def test_scans_without_a_label_are_no_negative_ones(tmp_path):
 def test_labels_by_folder_of_some_scans(tmp_path, capsys):
     labels, p = predictions(tmp_path, labelled=False)
     change(tmp_path, folder=lambda i: f"{i:04d}")
-    rows = [f"{i};{'yes' if labels[i] else 'no'}" for i in range(150)]  # as Excel leaves 0007
-    (tmp_path / "Labels.csv").write_text("Folder;Label\n" + "\n".join(rows))
-    written = fitted(tmp_path, "--labels", tmp_path / "Labels.csv", *OPTIONS)
+    rows = [f"{i};{'ja' if labels[i] else 'nein'}" for i in range(150)]  # as Excel leaves 0007
+    (tmp_path / "Labels.csv").write_text("Liste\nOrdner;ICH\n" + "\n".join(rows))
+    columns = ("--id-column", "Ordner", "--label-column", "ICH")
+    written = fitted(tmp_path, "--labels", tmp_path / "Labels.csv", *columns, *OPTIONS)
+    assert "--labels FILE" in refused(capsys, "triage", tmp_path, *columns)
+    assert run("triage", tmp_path, "--labels", tmp_path / "Labels.csv", *columns, *OPTIONS) == 0
     want = fit_triage(labels[:150], p[:150], **GUARANTEE)
     assert (written["low"], written["n_negative"]) == (want.low, 75)
     assert "which take no part: 50" in capsys.readouterr().out
