@@ -587,3 +587,47 @@ def test_of_several_processes_the_first_alone_prints_measures_and_reports(
     assert told.err == ("" if rank else "warning: left uncalibrated\n")
     assert told.out.splitlines()[:1] == ([] if rank else ["all sweeps done"])
     assert done == ([] if rank else ["report"])
+
+
+def test_predict_on_a_zip_and_in_the_folder_of_a_study(tiny, tmp_path, monkeypatch, capsys):
+    studies = sorted((tiny / "b").glob("CQ500CT*"))[:2]
+    export = tmp_path / "export"
+    for scan in studies:
+        shutil.copytree(scan, export / "2024-02" / scan.name)
+    shutil.make_archive(str(export), "zip", export)
+    words = ("--model", tiny / "run", "--jobs", 1)
+    monkeypatch.chdir(tmp_path)
+    assert run("predict", "export.zip", *words, "--dicom", "--names") == 0
+    out = tmp_path / "predictions" / "export"
+    scans = {Path(*Path(one.folder).parts[:2]): one for one in read_results(out).scans}
+    assert {*scans} == {Path("2024-02") / path.name for path in studies}
+    assert len(list(out.glob("dicom/*/report-1.dcm"))) == 2
+    assert all("<dt>Patient" in page.read_text() for page in out.glob("scan-*.html"))
+    assert run("report", out, "--dicom") == 0
+
+    monkeypatch.chdir(export / "2024-02" / studies[0].name)
+    assert run("predict", ".", *words) == 0
+    (alone,) = read_results(export / "2024-02" / "predictions" / studies[0].name).scans
+    first = scans[Path("2024-02") / studies[0].name]
+    assert (alone.scan, alone.probability) == (first.scan, first.probability)
+
+
+def test_labels_are_matched_before_the_model_is_loaded(tiny, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("ich_mil.output.run_report.load_model", None)  # must not be reached
+    monkeypatch.setattr("ich_mil.model.site.recalibrate.load_model", None)
+    table = tmp_path / "list.csv"
+    table.write_text("Liste\nAcc. No.;ICH\n4711;ja\n")
+    words = (
+        tiny / "b",
+        "--layout",
+        "folder",
+        "--model",
+        tiny / "run",
+        "--out",
+        tmp_path / "out",
+        "--jobs",
+        1,
+    )
+    words += ("--labels", table, "--id-column", "Acc. No.", "--label-column", "ICH")
+    assert "4711 (line 3)" in refused(capsys, "validate", *words)
+    assert "4711 (line 3)" in refused(capsys, "recalibrate", *words)
