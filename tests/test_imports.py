@@ -126,6 +126,7 @@ def test_wrong_paths_and_settings_are_refused_before_torch_is_imported(tmp_path)
         "out: x\ntrain: {layout: features, root: /absent}\ngrid: {beta: [1.0]}\nhead: {density: gamma}\n"
     )
     labelled = ["/absent", "--layout", "cq500", "--model", "headct-base"]
+    (tmp_path / "cut.zip").write_bytes(b"PK\x03\x04")
     (tmp_path / "list.csv").write_text("Acc. No.;ICH\n1;evtl.\n")
     table = ["--model", "headct-base", "--labels", "list.csv", "--id-column", "Acc. No.", "--label-column"]
     commands = [
@@ -143,6 +144,7 @@ def test_wrong_paths_and_settings_are_refused_before_torch_is_imported(tmp_path)
         ["serve", "--orthanc", "http://host", "--out", "x", "--login", "/absent"],
         ["predict", "/absent"],
         ["predict", "site", "--out", "site/x"],
+        ["predict", "cut.zip"],
         ["predict", "site", "--model", "/absent"],
         ["predict", "site", "--model", "site"],
         ["predict", "site", "--triage", "/absent"],

@@ -37,6 +37,9 @@ def predict(
     covariates: arg.Covariates = None,
 ) -> None:
     """Predict new studies: probabilities, pages, DICOM results."""
+    from ich_mil.study.files.archive import check_zip
+
+    check_zip(root)
     out = arg.check_out(out or arg.default_out("predictions", root), root)
     extras = arg.extra_sources(requests, reports, covariates)
     arg.check_model(model)

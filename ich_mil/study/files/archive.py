@@ -42,6 +42,13 @@ def is_zip(path: Path) -> bool:
         return False
 
 
+def check_zip(path: Path) -> None:
+    """Check a ZIP by its directory, without unpacking; other paths pass. `DataError` as in `unpacked`."""
+    if is_zip(path):
+        with _opened(path):
+            pass
+
+
 @contextmanager
 def unpacked(path: Path, only: Container[str] | None = None) -> Iterator[Path]:
     """Yield a temporary folder with the files of a ZIP; a path that is no ZIP is yielded itself.
@@ -59,26 +66,35 @@ def unpacked(path: Path, only: Container[str] | None = None) -> Iterator[Path]:
         return
     with TemporaryDirectory(prefix="ich-mil-") as name:
         folder = Path(name)
-        try:
-            with zipfile.ZipFile(path) as archive:
-                _unpack(archive, path, folder, only)
-        except (zipfile.BadZipFile, zlib.error, EOFError, ValueError) as error:
-            raise DataError(f"{path}: is a damaged ZIP ({error}); copy or export it again") from error
-        except NotImplementedError as error:
-            raise DataError(
-                f"{path}: is packed in a way that is not read ({error}); unpack it and name the folder"
-            ) from error
-        except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else error
-            raise DataError(
-                f"{path}: cannot be unpacked into {folder} ({reason}); set TMPDIR to another folder"
-            ) from error
+        with _opened(path) as (archive, members):
+            _unpack(archive, members, folder, only)
         yield folder
 
 
-def _unpack(archive: zipfile.ZipFile, path: Path, folder: Path, only: Container[str] | None) -> None:
-    members = [member for member in archive.infolist() if not member.is_dir()]
-    _check(members, path)
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]]:
+    """The open ZIP and its files, after `_check`. `DataError`: it is refused, or cannot be unpacked."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [member for member in archive.infolist() if not member.is_dir()]
+            _check(members, path)
+            yield archive, members
+    except (zipfile.BadZipFile, zlib.error, EOFError, ValueError) as error:
+        raise DataError(f"{path}: is a damaged ZIP ({error}); copy or export it again") from error
+    except NotImplementedError as error:
+        raise DataError(
+            f"{path}: is packed in a way that is not read ({error}); unpack it and name the folder"
+        ) from error
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else error
+        raise DataError(
+            f"{path}: cannot be unpacked into {gettempdir()} ({reason}); set TMPDIR to another folder"
+        ) from error
+
+
+def _unpack(
+    archive: zipfile.ZipFile, members: list[zipfile.ZipInfo], folder: Path, only: Container[str] | None
+) -> None:
     for name, member in _names(members).items():
         if only is not None and name not in only:
             continue
