@@ -95,7 +95,7 @@ class Code(StrEnum):
     SERIES_CHOSEN = "series-chosen", "choice", "routine", "series chosen by rule"
     SERIES_JOINED = "series-joined", "choice", "routine", "series stored in parts, joined"
     INTERCEPT_12_BIT = "intercept-12-bit", "corrected", "problem", "12-bit overflow of stored values"
-    ALREADY_HU = "already-hu", "corrected", "problem", "values were Hounsfield units already"
+    ALREADY_HU = "already-hu", "noted", "routine", "stored values are Hounsfield units"
     PADDING = "padding", "corrected", "routine", "padding set to air"
     UNUSED_BITS = "unused-bits", "corrected", "routine", "unused bits cleared"
     HU_CLIPPED = "hu-clipped", "corrected", "problem", "extreme values cut"

@@ -34,7 +34,7 @@ scans = work / "demo" / "site_b"
 run("ich-mil", "predict", scans, "--out", "predictions")
 
 # %%
-table = pd.read_csv(work / "predictions" / "predictions.csv")
+table = pd.read_csv(work / "predictions" / "scans.csv")
 table[["scan", "probability", "std", "low", "high", "decision"]]
 
 # %%

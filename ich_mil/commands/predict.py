@@ -63,5 +63,5 @@ def predict(
             extras=extras,
             shown=Shown(dicom=dicom, names=names),
         )
-    say(f"written: {out / 'predictions.csv'}, {out / 'index.html'}")
+    say(f"written: {out / 'scans.csv'}, {out / 'slices.csv'}, {out / 'index.html'}")
     say(f"next: open {out / 'index.html'}" + ("" if dicom else f"; ich-mil report {quote(str(out))} --dicom"))

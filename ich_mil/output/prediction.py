@@ -1,8 +1,8 @@
 """Predict the studies of a folder: probabilities with uncertainty, heatmaps, pages and DICOM results.
 
-In: a folder with one study or several, as exported by a PACS, and a trained model. Out: `predictions.csv`,
-`predictions.json`, `maps/`, `features.safetensors` (for an ensemble also `features_1.safetensors`, ...),
-`prepared/` with the ledger, and the files of `ich_mil.output.study_pages`.
+In: a folder with one study or several, as exported by a PACS, and a trained model. Out: `scans.csv`,
+`slices.csv`, `predictions.json`, `maps/`, `features.safetensors` (for an ensemble also
+`features_1.safetensors`, ...), `prepared/` with the ledger, and the files of `ich_mil.output.study_pages`.
 """
 
 from pathlib import Path

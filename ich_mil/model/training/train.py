@@ -41,14 +41,15 @@ from ich_mil.files import alone, digest, write_json, write_text
 from ich_mil.gp.fit_calibration import FOLDS
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.sparse_gp import check_kernel, make_kernel
-from ich_mil.model.folder import RUN_FORMAT, read_run
+from ich_mil.model.folder import RUN_FORMAT, read_run, run_folder
 from ich_mil.model.site.drift import write_reference
-from ich_mil.model.storage import load_model
+from ich_mil.model.storage import learned_table, load_model
 from ich_mil.model.training.resume import check_folder
 from ich_mil.model.training.training_sets import (
     has_single_slices,
     head_scans,
     in_slices,
+    learned_by,
     learned_for,
     open_training,
     prepare_set,
@@ -73,11 +74,15 @@ from ich_mil.sets.labels import name_some
 from ich_mil.sets.splits import (
     check_current,
     check_same,
+    check_splits,
     check_unseen,
     draw_splits,
     learned_from,
     load_splits,
+    network_learned,
     read_splits,
+    splits_before,
+    with_inherited,
     write_splits,
 )
 from ich_mil.sets.store import PreparedSet
@@ -162,7 +167,8 @@ def _start(
 ) -> tuple[pd.DataFrame, PreparedSet | None]:
     """Split the scans and write the first files of the run; a resumed run keeps its split.
 
-    Returns the content of `splits.csv`, and the prepared external set as returned by `train`.
+    Returns the split, and the prepared external set as returned by `train`. `splits.csv` also names the scans
+    that the networks to start from have learned.
     """
     path = config.out / "splits.csv"
     # pictures need no digest: changed files are prepared again. Slice labels do: they are not in `splits.csv`
@@ -177,8 +183,10 @@ def _start(
         if config.split.file is not None:
             check_same(splits, read_splits(config.split.file, scans), str(config.split.file))
         return splits, external
-    splits = _divide(config, scans)
-    external = _check_external(config, splits, features, external)
+    before = None if config.start is None else learned_table(run_folder(config.start))
+    splits = _divide(config, scans.assign(learn=learned_by(scans.index, config)), before)
+    learned = with_inherited(splits, [] if before is None else [before])
+    external = _check_external(config, learned, features, external)
     write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
     versions = {"ich_mil": __version__, "torch": str(torch.__version__), "gpytorch": gpytorch.__version__}
     about = {
@@ -191,22 +199,31 @@ def _start(
         "versions": versions,
     }
     write_json(config.out / "run.json", about)
-    write_splits(splits, path)
+    write_splits(learned, path)
     return splits, external
 
 
-def _divide(config: RunConfig, scans: pd.DataFrame) -> pd.DataFrame:
-    """Split the scans by `split.file` or at random, and check that the head can be calibrated."""
+def _divide(config: RunConfig, scans: pd.DataFrame, before: pd.DataFrame | None) -> pd.DataFrame:
+    """Split the scans by `split.file` or at random, and check that the head can be calibrated.
+
+    `before` is the `splits.csv` of the networks to start from: what they were trained on is not held out.
+    """
     file = config.split.file
+    kept = {}
+    if before is not None:
+        held = before[before.split == "test"] if config.split.test else before[:0]
+        kept = splits_before(scans, pd.concat([network_learned(before), held]))
     if file is not None:
-        splits = read_splits(file, scans)
+        splits = read_splits(file, scans, kept=kept)
         _check_stopping(config, bool((splits.split == "validation").any()))
         if rest := sorted(set(scans.index) - set(splits.scan)):
             say(f"{file}: {len(rest)} scans are in no split and are not used: {name_some(rest)}")
     else:
         shares = {"validation": config.split.validation, "test": config.split.test}
         with named(config.train.path):
-            splits = draw_splits(scans, **shares, seed=config.seed)
+            splits = draw_splits(scans, **shares, seed=config.seed, kept=kept)
+        if kept:
+            check_splits(splits, f"{config.start}: scans that its networks learned are not held out")
     if not (splits.split == "validation").any() and config.head.calibration != "none":
         learn = splits[splits.split == "train"]
         labels = torch.tensor(learn.label.tolist())
