@@ -10,6 +10,7 @@ RBF and a linear kernel, Gamma(1, 1). The paper gives no inputs and no length sc
 quantile, less its level. Exact quantiles are those of draws of the prior, weighted by estimates of p(y | θ).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter, process_time
 
@@ -218,7 +219,7 @@ def quantile_bias(chains: Chains, quantiles: Tensor, influence: Tensor) -> list[
     ]
 
 
-def quantiles(sets: int, instances: int) -> list[list[object]]:
+def quantiles(sets: int, instances: int, proposals: Sequence[str]) -> list[list[object]]:
     """Bias of both chains on `sets` sets drawn from the prior, of the emulator's on the synthetic set."""
     generator = torch.Generator().manual_seed(2)
     x = (torch.rand(SMALL, generator=generator, dtype=torch.float64) * 2 - 1) * WIDTH
@@ -227,8 +228,10 @@ def quantiles(sets: int, instances: int) -> list[list[object]]:
     problems = [
         (f"{SMALL}, set {k}", S, one_hot(draw_labels(one, S, generator))) for k, one in enumerate(true)
     ]
-    emulator = SamplerSettings(chains=40, burn_in=800, draws=1000)
-    walk = SamplerSettings(chains=100, burn_in=800, draws=1500, proposal="random_walk")
+    settings_of = {
+        "surrogate": SamplerSettings(chains=40, burn_in=800, draws=1000),
+        "random_walk": SamplerSettings(chains=100, burn_in=800, draws=1500, proposal="random_walk"),
+    }
     rows = []
     for name, sources, hot in [*problems, (f"{instances}, synthetic", *synthetic(instances))]:
         started = perf_counter()
@@ -236,7 +239,7 @@ def quantiles(sets: int, instances: int) -> list[list[object]]:
         print(
             name, f"exact quantiles: {size:.0f} effective draws, {perf_counter() - started:.0f} s", flush=True
         )
-        for settings in [emulator, walk] if len(hot.T) == SMALL else [emulator]:
+        for settings in [settings_of[p] for p in proposals if p == "surrogate" or len(hot.T) == SMALL]:
             started = perf_counter()
             chains = Chains(sources, hot, settings)
             chains.run()
@@ -279,7 +282,7 @@ def main() -> None:
     if "quantiles" in chosen.parts:
         head = ["n", "ESS of the exact quantiles", "proposal", *(f"bias at {100 * q:g} %" for q in LEVELS)]
         head += ["largest of all", "intervals without 0", "min ESS", "clock"]
-        record("Bias of quantiles", table(head, quantiles(chosen.sets, chosen.instances)))
+        record("Bias of quantiles", table(head, quantiles(chosen.sets, chosen.instances, chosen.proposals)))
 
 
 if __name__ == "__main__":
