@@ -35,7 +35,7 @@ FIGURE = Path(__file__).parents[2] / "docs" / "multikernel.png"
 SETS, SMALL, RANKS = 100, 20, 99
 """Data sets of the calibration, instances of each, and posterior draws a rank is counted among."""
 LEVELS = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64)
-PRIOR_DRAWS, BATCH = 40_000, 500
+PRIOR_DRAWS, BATCH = 40_000, 50
 """Draws of θ behind exact quantiles, and how many are evaluated together."""
 
 
