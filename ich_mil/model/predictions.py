@@ -104,11 +104,11 @@ class KindResult:
 
     Attributes:
         name: kind, such as `subdural`.
-        probability: posterior mean.
-        std: posterior standard deviation.
+        probability: mean over the posterior, or over refits of logistic regression.
+        std: standard deviation over the same.
         interval_95: central 95 % of a Beta distribution with this mean and deviation.
         source: the network with the largest weight for this kind.
-        share: posterior mean share of its weight.
+        share: mean share of its weight.
         auc: held-out AUC of the kind on the training scans.
     """
 
