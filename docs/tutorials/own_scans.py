@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Your hospital's scans with the bundled model
 #
-# From a folder of DICOM files to probabilities with intervals. The studies here are synthetic, so that the page can
-# be executed anywhere: replace `scans` by your folder. **For research only, not for diagnosis.**
+# From a folder of DICOM files to probabilities with intervals. The study is the sample of the repository, a real head
+# CT of CT-ICH (CC BY 4.0): replace `scans` by your folder. **For research only, not for diagnosis.**
 
 # %%
 import json
@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pandas as pd
 
+import ich_mil
+
 work = Path(tempfile.mkdtemp())
+scans = Path(ich_mil.__file__).parents[1] / "data" / "sample" / "head_ct"
 
 
 def run(*words):
@@ -20,9 +23,6 @@ def run(*words):
     done = subprocess.run([str(word) for word in words], cwd=work, capture_output=True, text=True)
     print(done.stdout + (done.stderr if done.returncode else ""))
 
-
-run("python", "-m", "ich_mil.phantoms.data_sets", "demo", "--studies-a", 2, "--studies-b", 4, "--size", 256)
-scans = work / "demo" / "site_b"
 
 # %% [markdown]
 # ## Predict

@@ -69,7 +69,7 @@ def predict_folder(
     pages = StudyPages(results, prepared, out, shown)
     for prediction in progress(predicted, total=len(predicted), what="heatmaps and pages"):
         study = prepared_study(prepared, prediction.scan)
-        maps = make_maps(trained, study.hu, prediction)
+        maps = make_maps(trained, study.hu, prediction) if shown.heatmaps else None
         write_maps(maps, out, prediction, results.model)
         pages.add(prediction, study, maps)
     pages.finish()

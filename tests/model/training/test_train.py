@@ -304,13 +304,15 @@ def parent(config, told, network, tmp_path):
     return run.out
 
 
-def test_training_starts_from_the_networks_of_a_finished_run(config, told, network, parent):
+def test_training_starts_from_the_networks_of_a_finished_run(config, told, network, parent, tmp_path):
     begin(replace(config, start=parent))  # its seed is odd: the second member
     assert told["start"] is network
-    assert told["encoder"] == network.encoder_settings
+    assert told["encoder"] == replace(network.encoder_settings, freeze="all")  # 8 scans
     assert told["cnn"] == network.settings
     kept = read_config(["--config", str(config.out / "config.yaml")])
     assert (kept.encoder.size, kept.start) == (64, parent)
+    begin(replace(config, out=tmp_path / "whole", start=parent, encoder=replace(ENCODER, freeze=0)))
+    assert told["encoder"].freeze == 0
 
 
 def test_two_generations_inherit_what_networks_learned(config, told, network, parent, sites, tmp_path):
