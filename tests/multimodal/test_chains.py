@@ -21,7 +21,7 @@ def small() -> tuple[Target, np.ndarray, np.ndarray]:
     sizes = np.array([1, 2, 2, 1, 2, 1])
     owner = np.repeat(np.arange(6), sizes)
     x, y = rng.standard_normal((len(owner), 1)), np.array([1, 0, 1, 1, 0, 1])
-    nodes = np.linspace(-4.2, 4.2, 29)  # in prior deviations
+    nodes = np.linspace(-4.0, 4.0, 21)  # in prior deviations
     grid = np.meshgrid(4 * nodes, 2 * nodes, 4 * nodes, 2 * nodes, indexing="ij", sparse=True)
     a, b, al, be = grid
     density = np.exp(-(nodes**2) / 2)
@@ -54,7 +54,7 @@ def test_chains_against_quadrature():
     target, mean, variance = small()
     generator = torch.Generator().manual_seed(0)
     q = fit_gaussian(target, 400, generator)
-    found = sample(target, q, chains=4, length=300, generator=generator)
+    found = sample(target, q, chains=4, length=120, generator=generator)
     assert 0.6 < found.acceptance < 0.99
     check(target.theta(found.draws), mean, variance)
 
@@ -93,5 +93,5 @@ def test_chains_keep_a_normal_target():
     mean, covariance = torch.full((13,), 2.0, dtype=torch.float64), torch.eye(13, dtype=torch.float64)
     target = NormalTarget(mean, covariance)
     start = Normal(torch.zeros_like(mean), torch.eye(13, dtype=torch.float64))
-    found = sample(target, start, chains=4, length=400, generator=torch.Generator().manual_seed(1))
+    found = sample(target, start, chains=4, length=300, generator=torch.Generator().manual_seed(1))
     check(found.draws, mean.numpy(), np.ones(13))

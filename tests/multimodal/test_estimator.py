@@ -16,13 +16,13 @@ from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.multimodal import MultimodalMIL
 from tests.multimodal.bags import simulated
 
-QUICK = {"gradients": 500, "samples": 400}
+QUICK = {"gradients": 350, "samples": 400}
 Bags = tuple[list[NDArray[np.float64]], list[NDArray[np.int64]], NDArray[np.int64]]
 
 
 @pytest.fixture(scope="module")
 def train() -> Bags:
-    return simulated(300, np.random.default_rng(0))[:3]
+    return simulated(150, np.random.default_rng(0))[:3]
 
 
 @pytest.fixture(scope="module")
@@ -186,7 +186,7 @@ def test_bad_input_is_one_clear_error(train):
     X, bags, y = train
     nan = X[0].copy()
     nan[4, 1] = np.nan
-    names = pd.Series(y, index=[str(i) for i in range(300)])
+    names = pd.Series(y, index=[str(i) for i in range(150)])
     text = [b.astype(str) for b in bags]
     cases = {
         "no bag has it": changed(train, X=[X[0], np.empty((0, 1))], bags=[bags[0], np.empty(0, int)]),
@@ -194,10 +194,10 @@ def test_bad_input_is_one_clear_error(train):
         "must be a list": changed(train, X=X[0]),
         "bags of shape": changed(train, bags=[bags[0][:-1], bags[1]]),
         "but labels of shape": changed(train, y=y[:-1]),
-        "have no label": changed(train, y=np.where(np.arange(300) == 7, np.nan, y)),
+        "have no label": changed(train, y=np.where(np.arange(150) == 7, np.nan, y)),
         "lacks '10'": (X, text, names.drop("10").sort_index()),
         "its order differs": (X, text, names),
-        "both labels are needed": changed(train, y=np.ones(300, int)),
+        "both labels are needed": changed(train, y=np.ones(150, int)),
         "every column is constant": changed(train, X=[X[0], np.ones_like(X[1])]),
         "has no bag": changed(train, bags=[np.where(np.arange(len(bags[0])) == 2, np.nan, bags[0]), bags[1]]),
         "of numbers": changed(train, X=[X[0].astype(str).astype(object) + "x", X[1]]),

@@ -33,7 +33,7 @@ from tests.feature_table import write_features
 
 pytestmark = pytest.mark.filterwarnings("ignore:the model separates")  # few scans are separated by chance
 CONFIG = Path(__file__).parents[2] / "configs" / "multimodal.yaml"
-QUICK = ["--multimodal.gradients", "400", "--multimodal.text_features", "3"]
+QUICK = ["--multimodal.gradients", "100", "--multimodal.text_features", "3"]
 QUICK += ["--bootstrap", "20", "--samples", "200"]
 POSITIVE = ("Fall from a ladder. On warfarin.", "Collapsed, vomiting. Takes warfarin daily.")
 NEGATIVE = ("Headache for a year.", "Dizzy. Headache at times.")
@@ -156,7 +156,7 @@ def lengths(sentences: Sequence[str]) -> np.ndarray:
 
 
 def test_any_function_of_sentences_embeds_them(features, tmp_path):
-    own = MultimodalSettings(gradients=400)
+    own = MultimodalSettings(gradients=50)
     settings = RunHeadSettings(family="multimodal", calibration="none")
     head = MultimodalHead.fit(features, settings, own, embed=lengths)
     head.save(tmp_path)
@@ -171,7 +171,7 @@ def test_any_function_of_sentences_embeds_them(features, tmp_path):
 
 
 def test_damaged_head_files_are_refused(features, tmp_path):
-    own = MultimodalSettings(gradients=400)
+    own = MultimodalSettings(gradients=50)
     settings = RunHeadSettings(family="multimodal", calibration="none")
     MultimodalHead.fit(features, settings, own, embed=lengths).save(tmp_path)
     path, tensors = tmp_path / "head.json", tmp_path / "head.safetensors"
