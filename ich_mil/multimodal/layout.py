@@ -18,7 +18,7 @@ from torch import Tensor
 from ich_mil.kernels.leave_one_out import Turns
 
 CHUNK_ROWS = 32_768
-"""Instances of a chunk times replicates: its temporary tensors stay near the processor."""
+"""Instances of a chunk: its temporary tensors stay near the processor."""
 
 
 class Rows(NamedTuple):

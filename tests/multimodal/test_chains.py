@@ -43,11 +43,10 @@ def small() -> tuple[Target, np.ndarray, np.ndarray]:
 
 def check(draws: torch.Tensor, mean: np.ndarray, variance: np.ndarray) -> None:
     """Draws (R, L, C) of coefficients have these moments."""
-    assert float(r_hat(draws).max()) < 1.05
-    got = draws.flatten(0, 1).numpy()
-    error = np.sqrt(variance / bulk_ess(draws).numpy())
-    np.testing.assert_array_less(np.abs(got.mean(0) - mean), 4 * error)
-    np.testing.assert_allclose(got.var(0), variance, rtol=0.2)
+    assert float(r_hat(draws).max()) < 1.1
+    got, effective = draws.flatten(0, 1).numpy(), bulk_ess(draws).numpy()
+    np.testing.assert_array_less(np.abs(got.mean(0) - mean), 4 * np.sqrt(variance / effective))
+    np.testing.assert_array_less(np.abs(got.var(0) / variance - 1), 4 * np.sqrt(2 / effective))
 
 
 def test_chains_against_quadrature():

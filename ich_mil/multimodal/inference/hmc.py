@@ -45,7 +45,8 @@ def sample(target: Target, q: Normal, *, chains: int, length: int, generator: to
     warm, log_step = math.ceil(WARM_SHARE * length), math.log(FIRST_STEP)
     positions = [normal() for _ in range(chains)]
     here = [density(y) for y in positions]
-    kept, acceptances = like.new_empty(chains, length - warm, len(like)), []
+    kept = like.new_empty(chains, length - warm, len(like))
+    acceptances: list[float] = []
     for number in range(length):
         for chain in range(chains):
             steps = int(torch.randint(LEAST, MOST + 1, (), generator=generator, device=like.device))

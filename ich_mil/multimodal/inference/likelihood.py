@@ -47,7 +47,9 @@ class Likelihood:
         instances: number of instances of all modalities.
     """
 
-    def __init__(self, rows: Sequence[Rows], signs: Tensor, columns: Columns, *, chunk: int = CHUNK_ROWS):
+    def __init__(
+        self, rows: Sequence[Rows], signs: Tensor, columns: Columns, *, chunk: int = CHUNK_ROWS
+    ) -> None:
         self.rows, self.signs, self.columns = rows, signs, columns
         self.widths = [1 + part.x.shape[1] for part in rows]
         self._chunks = chunks_of(rows, len(signs), rows=chunk)

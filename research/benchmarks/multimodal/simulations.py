@@ -83,7 +83,8 @@ def authors(replicates: int) -> None:
 def nuts(_: int) -> None:
     """`nuts` and `hmc` on the authors' set: convergence, time, and how far their posteriors are apart."""
     train, test = authors_set()
-    rows, tables = [], []
+    rows: list[Sequence[object]] = []
+    tables = []
     for model in (MultimodalMIL(method="nuts", draws=300), MultimodalMIL()):
         began, taken = monotonic(), fit_seconds(model, train)
         told = (
