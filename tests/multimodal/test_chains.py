@@ -53,7 +53,7 @@ def test_chains_against_quadrature():
     target, mean, variance = small()
     generator = torch.Generator().manual_seed(0)
     q = fit_gaussian(target, 400, generator)
-    found = sample(target, q, chains=4, length=120, generator=generator)
+    found = sample(target, q, chains=4, length=60, generator=generator)
     assert 0.6 < found.acceptance < 0.99
     check(target.theta(found.draws), mean, variance)
 
