@@ -29,7 +29,7 @@ from ich_mil.convergence import bulk_ess, r_hat
 from ich_mil.errors import DataError
 from ich_mil.gp.bags import Values
 from ich_mil.gp.threads import few_threads
-from ich_mil.multimodal.inference.gaussian import MATCH_SHARE, fit_gaussian
+from ich_mil.multimodal.inference.gaussian import fit_gaussian
 from ich_mil.multimodal.inference.hmc import MEAN_STEPS, sample
 from ich_mil.multimodal.inference.likelihood import Likelihood
 from ich_mil.multimodal.inference.nuts import sample_nuts
@@ -45,9 +45,9 @@ NAME, FORMAT = "multimodal", "ich_mil.multimodal.2"
 """Name of the two files of a model, and their format."""
 
 MOST_COEFFICIENTS = 2000
-WORK, LEAST_GRADIENTS = 20_000_000, 100
-"""Instances in all gradients of a fit; gradients that are taken whatever the number of instances."""
-CHAINS, LEAST_LENGTH = 4, 10
+WORK, MATCH_SHARE = 40_000_000, 0.16
+"""Instances in all gradients of a fit at most, and share of the gradients that the approximation takes."""
+CHAINS, LEAST_LENGTH = 8, 10
 """Chains of `hmc`, and the length below which none is run."""
 
 
@@ -88,7 +88,7 @@ class MultimodalMIL(BaseEstimator):
         *,
         method: Method = "hmc",
         prior: Prior = "learned",
-        gradients: int = 1500,
+        gradients: int = 4000,
         chains: int = 4,
         draws: int = 500,
         samples: int = 1000,
@@ -150,19 +150,20 @@ class MultimodalMIL(BaseEstimator):
 
     def _draw(self, target: Target, generator: torch.Generator) -> torch.Tensor:
         """Draws (N, C) of all coefficients."""
-        gradients = min(self.gradients, max(LEAST_GRADIENTS, WORK // target.likelihood.instances))
-        q = fit_gaussian(target, gradients, generator)
+        gradients = min(self.gradients, WORK // target.likelihood.instances)
+        target, q = fit_gaussian(target, int(MATCH_SHARE * gradients), generator)
         length = int((1 - MATCH_SHARE) * gradients / (CHAINS * MEAN_STEPS))
         self.acceptance_: float | None = None
+        if length < LEAST_LENGTH:
+            return target.theta(q.draw(self.samples, generator))
+        chains = sample(target, q, chains=CHAINS, length=length, generator=generator)
+        theta = target.theta(chains.draws)
         if self.method == "nuts":
-            draws = sample_nuts(target, q, chains=self.chains, draws=self.draws, seed=self.random_state)
+            draws = sample_nuts(target, chains, chains=self.chains, draws=self.draws, seed=self.random_state)
             theta = target.theta(draws)
             self.r_hat_, self.effective_samples_ = float(r_hat(theta).max()), float(bulk_ess(theta).min())
-        elif length >= LEAST_LENGTH:
-            found = sample(target, q, chains=CHAINS, length=length, generator=generator)
-            theta, self.acceptance_ = target.theta(found.draws), found.acceptance
         else:
-            theta = target.theta(q.draw(self.samples, generator))[None]
+            self.acceptance_ = chains.acceptance
         return theta.flatten(0, 1)
 
     def predict_bag_proba(

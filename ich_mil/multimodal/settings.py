@@ -42,7 +42,7 @@ class MultimodalSettings:
 
     method: Method = "hmc"
     prior: Prior = "learned"
-    gradients: int = 1500
+    gradients: int = 4000
     chains: int = 4
     draws: int = 500
     text_features: Annotated[int, Field(ge=1)] = 10

@@ -26,17 +26,12 @@ def simulated(
 
 
 def likelihood_of(
-    X: list[np.ndarray],
-    bags: list[np.ndarray],
-    y: np.ndarray,
-    *,
-    chunk: int = 50,
-    device: torch.device | str = "cpu",
+    X: list[np.ndarray], bags: list[np.ndarray], y: np.ndarray, *, device: torch.device | str = "cpu"
 ) -> Likelihood:
-    """The likelihood of these bags as they are, in chunks of about `chunk` instances."""
+    """The likelihood of these bags as they are."""
     rows = [
         Rows(torch.as_tensor(x).to(device), torch.as_tensor(b).to(device))
         for x, b in zip(X, bags, strict=True)
     ]
     columns = Columns.of([x.shape[1] for x in X])
-    return Likelihood(rows, torch.as_tensor(2.0 * y - 1).to(device), columns, chunk=chunk)
+    return Likelihood(rows, torch.as_tensor(2.0 * y - 1).to(device), columns)

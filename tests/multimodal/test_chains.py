@@ -8,7 +8,7 @@ import torch
 from scipy.special import ndtr
 
 from ich_mil.convergence import bulk_ess, r_hat
-from ich_mil.multimodal.inference.gaussian import Normal, fit_gaussian
+from ich_mil.multimodal.inference.gaussian import Normal, fit_gaussian, match
 from ich_mil.multimodal.inference.hmc import sample
 from ich_mil.multimodal.inference.nuts import sample_nuts
 from ich_mil.multimodal.inference.target import Target
@@ -38,32 +38,38 @@ def small() -> tuple[Target, np.ndarray, np.ndarray]:
     w /= w.sum()
     mean = np.array([(w * part).sum() for part in grid])
     variance = np.array([(w * part**2).sum() for part in grid]) - mean**2
-    return Target(likelihood_of([x], [owner], y, chunk=4), "thesis"), mean, variance
+    return Target(likelihood_of([x], [owner], y), "thesis"), mean, variance
 
 
 def check(draws: torch.Tensor, mean: np.ndarray, variance: np.ndarray) -> None:
-    """Draws (R, L, C) of coefficients have these moments."""
-    assert float(r_hat(draws).max()) < 1.1
-    got, effective = draws.flatten(0, 1).numpy(), bulk_ess(draws).numpy()
-    np.testing.assert_array_less(np.abs(got.mean(0) - mean), 4 * np.sqrt(variance / effective))
-    np.testing.assert_array_less(np.abs(got.var(0) / variance - 1), 4 * np.sqrt(2 / effective))
+    """Draws (R, L, C) have these moments, within 4 standard errors of their own."""
+    assert float(r_hat(draws).max()) < 1.05
+    squares = (draws - torch.from_numpy(mean)).square()
+    for values, truth in ((draws, mean), (squares, variance)):
+        error = values.flatten(0, 1).std(0) / bulk_ess(values).sqrt()
+        assert float(error.max()) < 0.3 * np.sqrt(variance).max() * (
+            1 if values is draws else np.sqrt(variance).max()
+        )
+        np.testing.assert_array_less((values.mean((0, 1)) - torch.from_numpy(truth)).abs(), 4 * error)
 
 
 def test_chains_against_quadrature():
     target, mean, variance = small()
     generator = torch.Generator().manual_seed(0)
-    q = fit_gaussian(target, 400, generator)
-    found = sample(target, q, chains=4, length=60, generator=generator)
-    assert 0.6 < found.acceptance < 0.99
-    check(target.theta(found.draws), mean, variance)
+    target, q = fit_gaussian(target, 400, generator)
+    chains = sample(target, q, chains=8, length=150, generator=generator)
+    assert 0.6 < chains.acceptance < 0.99
+    check(target.theta(chains.draws), mean, variance)
 
 
 @pytest.mark.filterwarnings("ignore:.*ArviZ is undergoing")
 def test_nuts_against_quadrature():
     pytest.importorskip("nutpie", reason="extra 'sampling'")
     target, mean, variance = small()
-    q = fit_gaussian(target, 400, torch.Generator().manual_seed(0))
-    check(target.theta(sample_nuts(target, q, chains=2, draws=500, seed=0)), mean, variance)
+    generator = torch.Generator().manual_seed(0)
+    target, q = fit_gaussian(target, 400, generator)
+    short = sample(target, q, chains=8, length=20, generator=generator)
+    check(target.theta(sample_nuts(target, short, chains=2, draws=500, seed=0)), mean, variance)
 
 
 class NormalTarget(Target):
@@ -73,24 +79,39 @@ class NormalTarget(Target):
         super().__init__(likelihood_of(*simulated(30, np.random.default_rng(0))[:3]), "learned")
         self.mean, self.precision = mean, torch.linalg.inv(covariance)
 
-    def __call__(self, x: torch.Tensor) -> tuple[float, torch.Tensor]:
-        pull = self.precision @ (self.mean - x)
-        return float((x - self.mean) @ pull) / 2, pull
+    def __call__(self, x: torch.Tensor, *, tolerance: float = 0.0) -> tuple[torch.Tensor, torch.Tensor]:
+        pull = (self.mean - x) @ self.precision
+        return ((x - self.mean) * pull).sum(1) / 2, pull
+
+
+def wide() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(13, 13, generator=generator, dtype=torch.float64).tril() + 3 * torch.eye(13)
+    return torch.arange(13.0, dtype=torch.float64), root @ root.mT
+
+
+def standard() -> Normal:
+    return Normal(torch.zeros(13, dtype=torch.float64), torch.eye(13, dtype=torch.float64))
 
 
 def test_matching_finds_a_normal_target():
-    generator = torch.Generator().manual_seed(0)
-    root = torch.randn(13, 13, generator=generator, dtype=torch.float64).tril() + 3 * torch.eye(13)
-    mean, covariance = torch.arange(13.0, dtype=torch.float64), root @ root.mT
+    (mean, covariance), generator, q = wide(), torch.Generator().manual_seed(0), standard()
     target = NormalTarget(mean, covariance)
-    q = fit_gaussian(target, 2400, generator)
+    for number in range(30):
+        draws = q.draw(32, generator)
+        q = match(q, draws, target(draws)[1], 32 / (number + 1))
     torch.testing.assert_close(q.mean, mean, rtol=0, atol=0.05)
     torch.testing.assert_close(q.root @ q.root.mT, covariance, rtol=0.05, atol=0.1)
 
 
-def test_chains_keep_a_normal_target():
-    mean, covariance = torch.full((13,), 2.0, dtype=torch.float64), torch.eye(13, dtype=torch.float64)
-    target = NormalTarget(mean, covariance)
-    start = Normal(torch.zeros_like(mean), torch.eye(13, dtype=torch.float64))
-    found = sample(target, start, chains=4, length=300, generator=torch.Generator().manual_seed(1))
-    check(found.draws, mean.numpy(), np.ones(13))
+def test_chains_find_a_normal_target():
+    """From an approximation of the wrong mean and covariance."""
+    mean, covariance = wide()
+    chains = sample(
+        NormalTarget(mean, covariance),
+        standard(),
+        chains=8,
+        length=300,
+        generator=torch.Generator().manual_seed(1),
+    )
+    check(chains.draws, mean.numpy(), covariance.diag().numpy())

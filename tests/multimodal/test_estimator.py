@@ -16,7 +16,7 @@ from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.multimodal import MultimodalMIL
 from tests.multimodal.bags import simulated
 
-QUICK = {"gradients": 350, "samples": 400}
+QUICK = {"gradients": 900, "samples": 400}
 Bags = tuple[list[NDArray[np.float64]], list[NDArray[np.int64]], NDArray[np.int64]]
 
 
@@ -60,7 +60,7 @@ def test_many_instances_take_the_normal_approximation(train, test):
 @pytest.mark.filterwarnings("ignore:.*ArviZ is undergoing")
 def test_nuts_agrees_with_the_default(train, test, fitted):
     pytest.importorskip("nutpie", reason="extra 'sampling'")
-    model = MultimodalMIL(method="nuts", chains=2, draws=100, gradients=500).fit(*train)
+    model = MultimodalMIL(method="nuts", chains=2, draws=100, gradients=900).fit(*train)
     assert model.r_hat_ < 1.1
     p, q = (one.predict_bag_proba(*test[:2]) for one in (model, fitted))
     assert np.abs(p - q).mean() < 0.05

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import ndtr
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
-from ich_mil.multimodal.inference.likelihood import Likelihood
+from ich_mil.multimodal.inference.likelihood import TOLERANCE
 from ich_mil.multimodal.inference.target import Target
 from tests.multimodal.bags import likelihood_of, simulated
 
@@ -38,106 +38,126 @@ def enumerated(X, bags, y, theta) -> np.ndarray:
     return np.array(values)
 
 
-@pytest.mark.parametrize("scale", [0.0, 0.3, 1.0, 3.0])
-def test_likelihood_against_enumeration(scale):
-    X, bags, y, _ = simulated(30, np.random.default_rng(0))
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-5, TOLERANCE])
+@pytest.mark.parametrize("scale", [0.0, 0.3, 1.0, 3.0, 10.0])
+def test_likelihood_against_enumeration(scale, tolerance):
+    X, bags, y, _ = simulated(60, np.random.default_rng(0))
     theta = coefficients(scale)
-    values, _ = likelihood_of(X, bags, y)(theta)
-    np.testing.assert_allclose(values.exp(), enumerated(X, bags, y, theta.numpy()), rtol=0, atol=1e-11)
+    truth = np.maximum(enumerated(X, bags, y, theta.numpy()), tolerance)
+    for bag in range(12):
+        rows = [b == bag for b in bags]
+        single = likelihood_of(
+            [x[r] for x, r in zip(X, rows, strict=True)],
+            [b[r] * 0 for b, r in zip(bags, rows, strict=True)],
+            y[[bag]],
+        )
+        assert abs(float(single(theta[None], tolerance=tolerance)[0].exp()) - truth[bag]) <= tolerance
+    values, _ = likelihood_of(X, bags, y).scores(theta)
+    np.testing.assert_allclose(
+        values.exp(), np.maximum(enumerated(X, bags, y, theta.numpy()), TOLERANCE), rtol=0, atol=TOLERANCE
+    )
 
 
-def test_scores_of_bags_against_differences():
-    likelihood, theta = likelihood_of(*simulated(30, np.random.default_rng(0))[:3]), coefficients(1.0)
-    _, scores = likelihood(theta)
+@pytest.mark.parametrize("effect", [0.02, 0.3, 2.0])
+def test_many_instances_against_binomial_sums(effect):
+    """300 instances with one of two effects: the score is a difference of binomial counts."""
+    x, theta = np.tile([[1.0], [-1.0]], (150, 1)), torch.tensor([0.2, 0.5, 0.3, effect])
+    up, down = (binom.pmf(np.arange(151), 150, ndtr(0.2 + side * 0.5)) for side in (1, -1))
+    score = 0.3 + effect * np.subtract.outer(np.arange(151), np.arange(151))
+    truth = (np.outer(up, down) * ndtr(score)).sum()
+    likelihood = likelihood_of([np.r_[x, x]], [np.repeat([0, 1], 300)], np.array([1, 0]))
+    values, _ = likelihood.scores(theta.double())
+    wanted = np.maximum([truth, 1 - truth], TOLERANCE)
+    np.testing.assert_allclose(values.exp(), wanted, rtol=0, atol=TOLERANCE)
+
+
+def test_gradient_and_scores_against_differences():
+    likelihood = likelihood_of(*simulated(30, np.random.default_rng(0))[:3])
+    theta = torch.stack([coefficients(1.0), coefficients(0.5, 2)])
+    _, gradient = likelihood(theta)
+    scores = torch.stack([likelihood.scores(row)[1] for row in theta])  # (2, B, 9)
+    torch.testing.assert_close(scores.sum(1), gradient, rtol=1e-6, atol=1e-6)
     for column in range(9):
         step = torch.zeros(9, dtype=torch.float64)
-        step[column] = 1e-5
-        difference = (likelihood(theta + step)[0] - likelihood(theta - step)[0]) / 2e-5
-        torch.testing.assert_close(scores[:, column], difference, rtol=1e-6, atol=1e-8)
+        step[column] = 1e-4
+        difference = (likelihood(theta + step)[0] - likelihood(theta - step)[0]) / 2e-4
+        torch.testing.assert_close(gradient[:, column], difference, rtol=1e-5, atol=1e-5)
 
 
-def test_many_instances_have_the_limit_of_their_sum():
-    """4,000 equal instances: the score is normal, by the central limit theorem."""
-    x, owner = np.tile([[1.0], [-1.0]], (2000, 1)), np.zeros(4000, int)
-    likelihood = likelihood_of([np.r_[x, x]], [np.r_[owner, owner + 1]], np.array([1, 0]))
-    theta = torch.tensor([0.0, 0.0, 0.5, 0.02], dtype=torch.float64)  # p = 1/2, effects ±.02
-    values, _ = likelihood(theta)
-    spread = np.sqrt(1 + 4000 * 0.25 * 0.02**2)
-    np.testing.assert_allclose(values.exp(), norm.cdf([0.5 / spread, -0.5 / spread]), atol=1e-5)
-
-
-def test_sizes_of_bags_and_chunks_do_not_matter():
-    X, bags, y, _ = simulated(40, np.random.default_rng(7))
+def test_many_bags_are_evaluated_in_groups():
+    X, bags, y, _ = simulated(3000, np.random.default_rng(7))
     theta = coefficients(1.0)
-    values, scores = likelihood_of(X, bags, y, chunk=10_000)(theta)
-    for chunk in (1, 60):
-        other, others = likelihood_of(X, bags, y, chunk=chunk)(theta)
-        torch.testing.assert_close(other, values, rtol=1e-12, atol=1e-13)
-        torch.testing.assert_close(others, scores, rtol=1e-10, atol=1e-12)
+    values, scores = likelihood_of(X, bags, y).scores(theta)
+    few = likelihood_of([x[b < 20] for x, b in zip(X, bags, strict=True)], [b[b < 20] for b in bags], y[:20])
+    torch.testing.assert_close(few.scores(theta)[0].exp(), values[:20].exp(), rtol=0, atol=2 * TOLERANCE)
+    torch.testing.assert_close(few.scores(theta)[1], scores[:20], rtol=1e-5, atol=1e-5)
 
 
 def test_hopeless_coefficients_stay_finite():
     X, bags, y, _ = simulated(40, np.random.default_rng(8))
-    values, scores = likelihood_of(X, bags, y)(coefficients(1e4))
-    assert torch.isfinite(values).all()
+    values, scores = likelihood_of(X, bags, y).scores(coefficients(1e4))
     assert torch.isfinite(scores).all()
-    assert float(values.min()) < -20
+    assert float(values.min()) == pytest.approx(np.log(TOLERANCE))
+    assert float(values.max()) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_a_sample_of_bags_is_theirs():
     likelihood, theta = likelihood_of(*simulated(40, np.random.default_rng(9))[:3]), coefficients(1.0)
     some = likelihood.some(10, torch.Generator().manual_seed(0))
     chosen = torch.randperm(40, generator=torch.Generator().manual_seed(0))[:10]
-    torch.testing.assert_close(some(theta)[0], likelihood(theta)[0][chosen], rtol=1e-11, atol=0.0)
+    wanted = likelihood.scores(theta)[0][chosen].exp()
+    torch.testing.assert_close(some.scores(theta)[0].exp(), wanted, rtol=0, atol=2 * TOLERANCE)
     assert likelihood.some(40, torch.Generator()) is likelihood
 
 
 def test_likelihood_on_a_device(device):
     data = simulated(30, np.random.default_rng(0))[:3]
-    values, scores = likelihood_of(*data)(coefficients(1.0))
-    on_device: Likelihood = likelihood_of(*data, device=device)
-    got, slopes = on_device(coefficients(1.0).to(device))
+    values, scores = likelihood_of(*data).scores(coefficients(1.0))
+    got, slopes = likelihood_of(*data, device=device).scores(coefficients(1.0).to(device))
     torch.testing.assert_close(got.cpu(), values, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(slopes.cpu(), scores, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("prior", ["learned", "thesis"])
-def test_density_against_its_definition(prior):
+@pytest.mark.parametrize("centring", [None, [0.0, 1.0, 0.3, 0.8]])
+def test_density_against_its_definition(centring):
     """Log-likelihood, normal slopes and half-normal scales of scipy; the gradient by differences."""
     likelihood = likelihood_of(*simulated(30, np.random.default_rng(3))[:3])
-    target = Target(likelihood, prior)
+    w = None if centring is None else torch.tensor(centring, dtype=torch.float64)
+    target = Target(likelihood, "learned" if centring else "thesis", w)
 
     def defined(x: torch.Tensor) -> float:
-        z, logs = x[:9].numpy(), x[9:].numpy()
-        deviations = np.full(9, 2.0)
-        if prior == "learned":
-            deviations = np.exp(np.r_[[0, 0, 0], [0, 0], 0, [0, 0], 0] + logs[[0, 0, 0, 1, 1, 0, 2, 2, 3]])
-        deviations[[0, 3, 5]] = 4.0
-        theta = z * deviations
+        u, logs = x[:9].numpy(), x[9:].numpy()
+        own = np.array([0, 0, 0, 1, 1, 0, 2, 2, 3])
+        slopes = np.array([0, 1, 1, 0, 1, 0, 1, 1, 1], dtype=bool)
+        deviations, factors = np.full(9, 2.0), np.full(9, 2.0)
+        if centring:
+            deviations, factors = np.exp(logs[own]), np.exp((1 - np.array(centring)[own]) * logs[own])
+        deviations[~slopes] = factors[~slopes] = 4.0
+        theta = u * factors
         # the density of x is that of (θ, τ) times |dθ dτ / dx|
-        total = norm.logpdf(theta, scale=deviations).sum() + np.log(deviations).sum()
+        total = norm.logpdf(theta, scale=deviations).sum() + np.log(factors).sum()
         total += (norm.logpdf(np.exp(logs)) + np.log(2) + logs).sum()
-        return float(likelihood(torch.from_numpy(theta))[0].sum()) + total
+        return float(likelihood(torch.from_numpy(theta)[None])[0]) + total
 
     generator = torch.Generator().manual_seed(0)
     points = 0.5 * torch.randn(3, target.size, generator=generator, dtype=torch.float64)
-    values = np.array([target(x)[0] for x in points])
+    values, slopes = target(points)
     wanted = np.array([defined(x) for x in points])
     np.testing.assert_allclose(values - values[0], wanted - wanted[0], rtol=1e-9, atol=1e-9)
-    _, slope = target(points[0])
     for column in range(target.size):
         step = torch.zeros(target.size, dtype=torch.float64)
-        step[column] = 1e-5
-        difference = (target(points[0] + step)[0] - target(points[0] - step)[0]) / 2e-5
-        assert float(slope[column]) == pytest.approx(difference, rel=1e-6, abs=1e-7)
+        step[column] = 1e-4
+        difference = (target(points + step)[0] - target(points - step)[0]) / 2e-4
+        torch.testing.assert_close(slopes[:, column], difference, rtol=1e-5, atol=1e-5)
 
 
-def test_rescaled_positions_have_the_same_coefficients():
-    target = Target(likelihood_of(*simulated(30, np.random.default_rng(3))[:3]), "learned")
-    x = torch.randn(target.size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    scaled = target.rescaled(x)
-    torch.testing.assert_close(target.theta(scaled), target.theta(x))
-    for slopes, log_scale in zip((*INNER, *OUTER), scaled[9:], strict=True):
-        z = scaled[slopes][1:] if slopes in INNER else scaled[slopes]
-        if float(log_scale) > np.log(0.1):
-            assert float(z.square().mean()) == pytest.approx(1.0)
+def test_positions_of_coefficients_and_sizes_of_blocks():
+    w = torch.tensor([0.2, 0.4, 1.0, 0.0], dtype=torch.float64)
+    target = Target(likelihood_of(*simulated(30, np.random.default_rng(3))[:3]), "learned", w)
+    theta, logs = coefficients(1.0), torch.tensor([0.1, -0.5, 0.7, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(target.theta(target.position(theta, logs)), theta)
+    sizes = [theta[1:3], theta[4:5], theta[6:8], theta[8:9]]
+    wanted = [float(slopes.square().mean().sqrt()) for slopes in sizes]
+    torch.testing.assert_close(
+        target.sizes(theta).exp(), torch.tensor(wanted, dtype=torch.float64).clamp(min=0.1)
+    )

@@ -11,7 +11,6 @@ In: a `Target`. Out: N(mean, L Lᵀ) of its positions.
 Shapes: X positions, C coefficients, N draws of a batch.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -22,11 +21,11 @@ from torch import Tensor
 from ich_mil.multimodal.inference.target import Target
 
 START_DEVIATION, STARTS, SCREEN = 0.05, 2, 500
-START_SHARE = 0.1
-"""Steps of a start for each gradient of the fit; most of them see some of the bags alone."""
-SCORING_STEPS = 6
-BATCH, MATCH_SHARE = 32, 0.4
-"""Draws of a batch, and share of the gradients of the fit that the batches take."""
+START_STEPS, SCORING_STEPS = 150, 6
+COARSE = 1e-3
+"""Tolerance of the gradients of approximations and trajectories."""
+BATCH = 32
+"""Draws of a batch."""
 
 
 class Normal(NamedTuple):
@@ -42,28 +41,29 @@ class Normal(NamedTuple):
         return like + noise @ self.root.mT
 
 
-def fit_gaussian(target: Target, gradients: int, generator: torch.Generator) -> Normal:
-    """Fit with `MATCH_SHARE` of so many gradients, and a start of `STARTS * START_SHARE` of them."""
-    q = _around(target, _mode(target, math.ceil(START_SHARE * gradients), generator))
-    for number in range(int(MATCH_SHARE * gradients / BATCH)):
-        q = _match(target, q, BATCH / (number + 1), generator)
-    return q
+def fit_gaussian(target: Target, gradients: int, generator: torch.Generator) -> tuple[Target, Normal]:
+    """The target with its scales centred as the data ask, and its approximation from so many gradients."""
+    target, q = _around(target, _mode(target, generator))
+    for number in range(gradients // BATCH):
+        draws = q.draw(BATCH, generator)
+        q = match(q, draws, target(draws, tolerance=COARSE)[1], BATCH / (number + 1))
+    return target, q
 
 
-def _mode(target: Target, steps: int, generator: torch.Generator) -> Tensor:
-    """Position (X,) of the mode with scales of 1; the scales returned are the size of the slopes there."""
+def _mode(target: Target, generator: torch.Generator) -> Tensor:
+    """Coefficients (C,) at the mode with scales of 1, about."""
     few = Target(target.likelihood.some(SCREEN, generator), target.prior_name)
     size, like = len(target.blocks), target.likelihood.signs
     zeros = like.new_zeros(target.scales)
 
     def loss(z: np.ndarray) -> tuple[float, np.ndarray]:
-        value, slope = few(torch.cat([torch.from_numpy(z).to(like), zeros]))
-        return -value, -slope[:size].cpu().numpy()
+        value, slope = few(torch.cat([torch.from_numpy(z).to(like), zeros])[None], tolerance=COARSE)
+        return -float(value), -slope[0, :size].cpu().numpy()
 
     best = None
     for _ in range(STARTS):
         start = torch.randn(size, generator=generator, dtype=like.dtype, device=like.device)
-        options = {"maxiter": steps, "maxcor": 30}
+        options = {"maxiter": START_STEPS, "maxcor": 30}
         result = minimize(
             loss, START_DEVIATION * start.cpu().numpy(), jac=True, method="L-BFGS-B", options=options
         )
@@ -73,17 +73,17 @@ def _mode(target: Target, steps: int, generator: torch.Generator) -> Tensor:
     x = torch.cat([torch.from_numpy(best.x).to(like), zeros])
     if few.likelihood is not target.likelihood:
         x = _scored(target, x)
-    return target.rescaled(x)
+    return target.theta(x)
 
 
 def _information(target: Target, x: Tensor) -> tuple[float, Tensor, Tensor]:
-    """Log-density at x, its gradient (X,) and the information (X, X) of scores and prior."""
-    values, scores = target.likelihood(target.theta(x))
+    """Log-density at x, its gradient (X,) and the information (X, X) of scores and prior, non-centred."""
+    values, scores = target.likelihood.scores(target.theta(x))
     value, slope = target.prior(x)
     pulled = target.pull(x, scores)  # (B, X)
     curvature = torch.ones_like(x)
     curvature[len(target.blocks) :] = 2 * (2 * x[len(target.blocks) :]).exp()
-    return float(values.sum()) + value, pulled.sum(0) + slope, pulled.mT @ pulled + curvature.diag()
+    return float(values.sum() + value), pulled.sum(0) + slope, pulled.mT @ pulled + curvature.diag()
 
 
 def _scored(target: Target, x: Tensor) -> Tensor:
@@ -104,17 +104,33 @@ def _scored(target: Target, x: Tensor) -> Tensor:
     return x
 
 
-def _around(target: Target, x: Tensor) -> Normal:
-    """Laplace approximation at x."""
+def _around(target: Target, theta: Tensor) -> tuple[Target, Normal]:
+    """Centred target, and Laplace approximation with the scales at the size of the slopes `theta` (C,).
+
+    w of a block is the share of the prior variance of its slopes that the data take away, scales given.
+    """
+    logs, size = target.sizes(theta), len(theta)
+    x = target.position(theta, logs)
     _, _, information = _information(target, x)
     covariance = torch.cholesky_inverse(torch.linalg.cholesky(information))
-    return Normal(x, torch.linalg.cholesky(covariance))
+    given_scales = torch.linalg.inv(information[:size, :size]).diag()
+    left = target.by_block(given_scales) / target.counts
+    centred = Target(target.likelihood, target.prior_name, (1 - left).clamp(0, 1))
+    # of u' = u τ^w: u' = u exp(w log τ)
+    factors = target.factors(x) / centred.factors(x)
+    x = centred.position(theta, logs)
+    jacobian = torch.cat([factors, torch.ones_like(logs)]).diag()
+    for column in range(len(logs)):
+        own = target.blocks == column
+        jacobian[:size][own, size + column] = centred.centring[column] * x[:size][own]
+    return centred, Normal(x, torch.linalg.cholesky(jacobian @ covariance @ jacobian.mT))
 
 
-def _match(target: Target, q: Normal, rate: float, generator: torch.Generator) -> Normal:
-    """One batch-and-match step: V - S U S = S for the covariance S, U and V as in the paper."""
-    draws = q.draw(BATCH, generator)
-    slopes = torch.stack([target(x)[1] for x in draws])  # (N, X)
+def match(q: Normal, draws: Tensor, slopes: Tensor, rate: float) -> Normal:
+    """One batch-and-match step with draws (N, X) and scores of the target there (N, X).
+
+    The new covariance S solves V - S U S = S, U and V as in the paper; a larger rate forgets more of q.
+    """
     mean, slope = draws.mean(0), slopes.mean(0)
     share, apart = rate / (1 + rate), q.mean - mean
     u = rate * torch.cov(slopes.mT, correction=0) + share * slope.outer(slope)

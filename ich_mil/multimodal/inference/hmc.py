@@ -2,8 +2,9 @@
 
 In: a `Target` and its `Normal`. Out: draws of positions.
 
-Positions are whitened by the approximation, so that few leapfrog steps of one size cross the posterior. The
-step size is adapted in the first fifth of a chain, which is dropped.
+Positions are whitened by the approximation, so that few leapfrog steps of one size cross the posterior.
+The chains move together, in equally many steps, so that the gradients of all are one call. In windows of
+warm-up the step size is adapted, and the approximation is matched to the draws at their ends.
 
 Shapes: R chains, L kept draws of each, X positions.
 """
@@ -14,56 +15,74 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ich_mil.multimodal.inference.gaussian import Normal
+from ich_mil.multimodal.inference.gaussian import COARSE, Normal, match
 from ich_mil.multimodal.inference.target import Target
 
-LEAST, MOST = 3, 7
-"""Leapfrog steps of a trajectory, drawn afresh for each."""
+LEAST, MOST = 4, 10
+"""Leapfrog steps of a trajectory, drawn afresh for each. The acceptance is by the exact density."""
 MEAN_STEPS = (LEAST + MOST) / 2
-ACCEPTANCE, FIRST_STEP, WARM_SHARE = 0.8, 0.3, 0.2
+ACCEPTANCE, FIRST_STEP = 0.8, 0.3
+WINDOWS = (0.1, 0.15, 0.2)
+"""Shares of the trajectories in the windows of warm-up."""
 
 
 @dataclass(frozen=True)
 class Chains:
-    """Draws (R, L, X), and the mean probability of acceptance after warm-up."""
+    """Draws (R, L, X), the mean probability of acceptance after warm-up, the last approximation."""
 
     draws: Tensor
     acceptance: float
+    q: Normal
 
 
 def sample(target: Target, q: Normal, *, chains: int, length: int, generator: torch.Generator) -> Chains:
     """Run R = `chains` chains of `length` trajectories."""
-    like = q.mean
+    position, log_step, left = q.draw(chains, generator), math.log(FIRST_STEP), length
+    for window in (*(math.ceil(share * length) for share in WINDOWS), 0):
+        number = window or left
+        moves = _Moves(target, q, position, generator)
+        for k in range(number):
+            acceptance = moves.trajectory(math.exp(log_step))
+            if window:
+                log_step += (acceptance - ACCEPTANCE) / math.sqrt(1 + k)
+        position, left = moves.position, left - number
+        draws = torch.stack(moves.draws, dim=1)
+        if window:
+            q = match(q, draws.flatten(0, 1), torch.cat(moves.slopes), chains * window)
+            log_step = math.log(FIRST_STEP) if log_step < math.log(FIRST_STEP) else log_step
+    return Chains(draws, sum(moves.acceptances) / number, q)
 
-    def density(y: Tensor) -> tuple[float, Tensor]:
-        value, slope = target(q.mean + q.root @ y)
-        return value, q.root.mT @ slope
 
-    def normal() -> Tensor:
-        return torch.randn(len(like), generator=generator, dtype=like.dtype, device=like.device)
+class _Moves:
+    """Chains at `position` (R, X) with one whitening, and what they pass."""
 
-    warm, log_step = math.ceil(WARM_SHARE * length), math.log(FIRST_STEP)
-    positions = [normal() for _ in range(chains)]
-    here = [density(y) for y in positions]
-    kept = like.new_empty(chains, length - warm, len(like))
-    acceptances: list[float] = []
-    for number in range(length):
-        for chain in range(chains):
-            steps = int(torch.randint(LEAST, MOST + 1, (), generator=generator, device=like.device))
-            y, (value, slope), momentum, step = positions[chain], here[chain], normal(), math.exp(log_step)
-            energy = value - float(momentum.square().sum()) / 2
-            for _ in range(steps):
-                momentum = momentum + step / 2 * slope
-                y = y + step * momentum
-                value, slope = density(y)
-                momentum = momentum + step / 2 * slope
-            change = value - float(momentum.square().sum()) / 2 - energy
-            acceptance = math.exp(min(0.0, change)) if math.isfinite(change) else 0.0
-            if float(torch.rand((), generator=generator, device=like.device)) < acceptance:
-                positions[chain], here[chain] = y, (value, slope)
-            if number < warm:
-                log_step += (acceptance - ACCEPTANCE) / math.sqrt(1 + number)
-            else:
-                kept[chain, number - warm] = q.mean + q.root @ positions[chain]
-                acceptances.append(acceptance)
-    return Chains(kept, sum(acceptances) / len(acceptances))
+    def __init__(self, target: Target, q: Normal, position: Tensor, generator: torch.Generator) -> None:
+        self.target, self.q, self.position, self.generator = target, q, position, generator
+        self.value, self.slope = target(position)[0], target(position, tolerance=COARSE)[1]
+        self.draws: list[Tensor] = []
+        self.slopes: list[Tensor] = []
+        self.acceptances: list[float] = []
+
+    def trajectory(self, step: float) -> float:
+        """Move all chains; mean probability of acceptance."""
+        root, generator, like = self.q.root, self.generator, self.position
+        options = {"generator": generator, "dtype": like.dtype, "device": like.device}
+        momentum = torch.randn(*like.shape, **options)
+        energy = self.value - momentum.square().sum(1) / 2
+        x, slope = self.position, self.slope
+        for _ in range(int(torch.randint(LEAST, MOST + 1, (), generator=generator, device=like.device))):
+            momentum = momentum + step / 2 * (slope @ root)
+            x = x + step * (momentum @ root.mT)
+            slope = self.target(x, tolerance=COARSE)[1]
+            momentum = momentum + step / 2 * (slope @ root)
+        value = self.target(x)[0]
+        acceptance = (value - momentum.square().sum(1) / 2 - energy).clamp(max=0).exp().nan_to_num(0)
+        taken = torch.rand(len(like), **options) < acceptance
+        self.position, self.slope = (
+            torch.where(taken[:, None], *pair) for pair in ((x, self.position), (slope, self.slope))
+        )
+        self.value = torch.where(taken, value, self.value)
+        self.draws.append(self.position)
+        self.slopes.append(self.slope)
+        self.acceptances.append(float(acceptance.mean()))
+        return self.acceptances[-1]

@@ -1,18 +1,19 @@
 """Posterior density of all coefficients and of the scales of their slopes.
 
 Intercepts are N(0, 16). With prior `learned` the slopes of a block, those of one modality in one tier, are
-N(0, τ²) with a scale of the block's own, τ ~ half-normal(1) on standardised features; the position of a
-sampler is non-centred, x = (θ / prior deviation, log τ). With prior `thesis` slopes are N(0, 4), and x is
-θ / prior deviation. A fixed wide prior inflates slopes where the data identify their direction better than
-their size.
+N(0, τ²) with a scale of the block's own, τ ~ half-normal(1) on standardised features. The position of a
+sampler is x = (u, log τ) with slopes θ = u τ^(1-w) and intercepts θ = 4 u: centred (w = 1) where the data say
+more than the prior, non-centred (w = 0) where they say nothing, and between (Papaspiliopoulos, Roberts and
+Sköld 2007). With prior `thesis` slopes are N(0, 4), and x is θ over its prior deviation. A fixed wide prior
+inflates slopes where the data identify their direction better than their size.
 
-Shapes: C coefficients, S scales (0 with `thesis`), X = C + S.
+Shapes: R positions, C coefficients, S scales (0 with `thesis`), X = C + S.
 """
 
 import torch
 from torch import Tensor
 
-from ich_mil.multimodal.inference.likelihood import Likelihood
+from ich_mil.multimodal.inference.likelihood import TOLERANCE, Likelihood
 from ich_mil.multimodal.settings import Prior
 
 INTERCEPT_DEVIATION, THESIS_DEVIATION = 4.0, 2.0
@@ -30,9 +31,11 @@ class Target:
         prior_name: `learned` or `thesis`.
         blocks: (C,) number of the block of each coefficient, -1 for intercepts.
         scales: S.
+        centring: (S,) w of each block.
+        counts: (S,) number of its slopes.
     """
 
-    def __init__(self, likelihood: Likelihood, prior: Prior) -> None:
+    def __init__(self, likelihood: Likelihood, prior: Prior, centring: Tensor | None = None) -> None:
         self.likelihood, self.prior_name = likelihood, prior
         modalities = len(likelihood.widths)
         inner = [[-1] + [m] * (width - 1) for m, width in enumerate(likelihood.widths)]
@@ -41,58 +44,65 @@ class Target:
         self.blocks = torch.tensor(blocks, device=likelihood.signs.device)
         self.scales = 2 * modalities if prior == "learned" else 0
         self._slopes = self.blocks >= 0
-
-    def copy(self) -> "Target":
-        """A target with buffers of its own, for another thread."""
-        own = self.likelihood
-        return Target(Likelihood(own.rows, own.signs, own.columns), self.prior_name)
+        self.counts = torch.bincount(self.blocks[self._slopes])[: self.scales]
+        self.centring = likelihood.signs.new_zeros(self.scales) if centring is None else centring
 
     @property
     def size(self) -> int:
         """X."""
         return len(self.blocks) + self.scales
 
-    def deviations(self, x: Tensor) -> Tensor:
-        """Prior deviations (..., C) of the coefficients at positions (..., X)."""
+    def factors(self, x: Tensor) -> Tensor:
+        """θ / u (..., C) at positions (..., X)."""
         if not self.scales:
             fixed = torch.where(self._slopes, THESIS_DEVIATION, INTERCEPT_DEVIATION)
             return fixed.to(x).expand(*x.shape[:-1], -1)
-        scales = x[..., len(self.blocks) :].exp()
+        scales = ((1 - self.centring) * x[..., len(self.blocks) :]).exp()
         return torch.where(self._slopes, scales[..., self.blocks.clamp(min=0)], INTERCEPT_DEVIATION)
 
     def theta(self, x: Tensor) -> Tensor:
         """Coefficients (..., C) of positions (..., X)."""
-        return x[..., : len(self.blocks)] * self.deviations(x)
+        return x[..., : len(self.blocks)] * self.factors(x)
 
-    def rescaled(self, x: Tensor) -> Tensor:
-        """The position of the same coefficients with each scale at the root mean square of its slopes."""
-        if not self.scales:
-            return x
-        theta, blocks = self.theta(x), self.blocks[self._slopes]
-        total = x.new_zeros(self.scales).index_add_(0, blocks, theta[self._slopes].square())
-        logs = (total / torch.bincount(blocks)).clamp(min=LEAST_SCALE**2).log() / 2
-        position = torch.cat([theta, logs])
-        position[: len(theta)] /= self.deviations(position)
-        return position
+    def position(self, theta: Tensor, logs: Tensor) -> Tensor:
+        """Position (X,) of coefficients (C,) and log-scales (S,)."""
+        factors = self.factors(torch.cat([theta, logs]))
+        return torch.cat([theta / factors, logs])
 
-    def __call__(self, x: Tensor) -> tuple[float, Tensor]:
-        """Log-density at x (X,) and its gradient (X,)."""
-        values, scores = self.likelihood(self.theta(x))
+    def sizes(self, theta: Tensor) -> Tensor:
+        """Log root mean square (S,) of the slopes of each block."""
+        total = self.by_block(theta.square())
+        return (total / self.counts).clamp(min=LEAST_SCALE**2).log() / 2
+
+    def __call__(self, x: Tensor, *, tolerance: float = TOLERANCE) -> tuple[Tensor, Tensor]:
+        """Log-densities (R,) at x (R, X) and their gradients (R, X); tolerance as in `Likelihood`."""
+        log_likelihood, gradient = self.likelihood(self.theta(x), tolerance=tolerance)
         value, slope = self.prior(x)
-        return float(values.sum()) + value, self.pull(x, scores.sum(0)) + slope
+        return log_likelihood + value, self.pull(x, gradient) + slope
 
-    def prior(self, x: Tensor) -> tuple[float, Tensor]:
-        """Log-density of the prior at x (X,) and its gradient."""
-        z, logs = x[: len(self.blocks)], x[len(self.blocks) :]
+    def prior(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-densities (...) of the prior at x (..., X) and their gradients."""
+        u, logs = x[..., : len(self.blocks)], x[..., len(self.blocks) :]
+        precision = torch.ones_like(u)
+        if self.scales:
+            own = (-2 * self.centring * logs).exp()[..., self.blocks.clamp(min=0)]
+            precision = torch.where(self._slopes, own, 1.0)
         square = (2 * logs).exp()
-        value = -z.square().sum() / 2 + (logs - square / 2).sum()  # + log τ: the density is of log τ
-        return float(value), torch.cat([-z, 1 - square])
+        # of log τ: log τ - τ²/2; of u: -u² τ^(-2w) / 2 and -w log τ for each slope
+        value = -(u.square() * precision).sum(-1) / 2
+        value = value + (logs - square / 2 - self.centring * self.counts * logs).sum(-1)
+        by_log = 1 - square + self.centring * (self.by_block(u.square() * precision) - self.counts)
+        return value, torch.cat([-u * precision, by_log], dim=-1)
 
     def pull(self, x: Tensor, gradients: Tensor) -> Tensor:
         """Gradients (..., X) with respect to x of gradients (..., C) with respect to the coefficients."""
-        scaled = gradients * self.deviations(x)
+        scaled = gradients * self.factors(x)
+        by_log = (1 - self.centring) * self.by_block(scaled * x[..., : len(self.blocks)])
+        return torch.cat([scaled, by_log], dim=-1)
+
+    def by_block(self, values: Tensor) -> Tensor:
+        """Sums (..., S) of values (..., C) over the slopes of each block."""
+        out = values.new_zeros(*values.shape[:-1], self.scales)
         if not self.scales:
-            return scaled
-        by_log = (scaled * x[: len(self.blocks)])[..., self._slopes]
-        total = scaled.new_zeros(*scaled.shape[:-1], self.scales)
-        return torch.cat([scaled, total.index_add_(-1, self.blocks[self._slopes], by_log)], dim=-1)
+            return out
+        return out.index_add(-1, self.blocks[self._slopes], values[..., self._slopes])
