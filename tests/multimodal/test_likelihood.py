@@ -125,7 +125,8 @@ def test_density_against_its_definition(centring):
     w = None if centring is None else torch.tensor(centring, dtype=torch.float64)
     target = Target(likelihood, "learned" if centring else "thesis", w)
 
-    def defined(x: torch.Tensor) -> float:
+    def defined(x: torch.Tensor) -> tuple[np.ndarray, float]:
+        """Coefficients, and log-density of the prior at x."""
         u, logs = x[:9].numpy(), x[9:].numpy()
         own = np.array([0, 0, 0, 1, 1, 0, 2, 2, 3])
         slopes = np.array([0, 1, 1, 0, 1, 0, 1, 1, 1], dtype=bool)
@@ -137,12 +138,13 @@ def test_density_against_its_definition(centring):
         # the density of x is that of (θ, τ) times |dθ dτ / dx|
         total = norm.logpdf(theta, scale=deviations).sum() + np.log(factors).sum()
         total += (norm.logpdf(np.exp(logs)) + np.log(2) + logs).sum()
-        return float(likelihood(torch.from_numpy(theta)[None])[0]) + total
+        return theta, total
 
     generator = torch.Generator().manual_seed(0)
     points = 0.5 * torch.randn(3, target.size, generator=generator, dtype=torch.float64)
     values, slopes = target(points)
-    wanted = np.array([defined(x) for x in points])
+    theta, prior = (np.array(part) for part in zip(*map(defined, points), strict=True))
+    wanted = likelihood(torch.from_numpy(theta))[0].numpy() + prior
     np.testing.assert_allclose(values - values[0], wanted - wanted[0], rtol=1e-9, atol=1e-9)
     for column in range(target.size):
         step = torch.zeros(target.size, dtype=torch.float64)

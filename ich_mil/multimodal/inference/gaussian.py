@@ -2,8 +2,8 @@
 
 In: a `Target`. Out: N(mean, L Lᵀ) of its positions.
 
-1. The mode with all scales at 1, by L-BFGS on at most `SCREEN` bags, the best of `STARTS` random starts;
-   then scoring steps with all bags, the outer products of the scores as information.
+1. The mode with all scales at 1, by L-BFGS on at most `SCREEN` bags, the best of `STARTS` random starts; then
+   from there with four times as many bags, and so on. Information is the outer products of the scores there.
 2. "Batch and match" (Cai et al., ICML 2024): the normal distribution of which the score is nearest to that of
    the target, from batches of its own draws. A mode is no summary here: with learned scales it lies at the
    upper end of the posterior.
@@ -21,11 +21,12 @@ from torch import Tensor
 from ich_mil.multimodal.inference.target import Target
 
 START_DEVIATION, STARTS, SCREEN = 0.05, 2, 500
-START_STEPS, SCORING_STEPS = 150, 6
+START_STEPS, GROWTH = 150, 4
+"""Steps on the first bags; half of them with `GROWTH` times as many, a third with as many times more."""
 COARSE = 1e-3
 """Tolerance of the gradients of approximations and trajectories."""
-BATCH = 32
-"""Draws of a batch."""
+BATCH, FAR = 32, 1e3
+"""Draws of a batch, and size of scores that are left out, in medians."""
 
 
 class Normal(NamedTuple):
@@ -52,56 +53,41 @@ def fit_gaussian(target: Target, gradients: int, generator: torch.Generator) -> 
 
 def _mode(target: Target, generator: torch.Generator) -> Tensor:
     """Coefficients (C,) at the mode with scales of 1, about."""
-    few = Target(target.likelihood.some(SCREEN, generator), target.prior_name)
-    size, like = len(target.blocks), target.likelihood.signs
-    zeros = like.new_zeros(target.scales)
+    size, number = len(target.blocks), SCREEN
+    few = Target(target.likelihood.some(number, generator), target.prior_name)
+    starts = START_DEVIATION * torch.randn(STARTS, size, generator=generator, device=generator.device)
+    fits = (_descended(few, z, START_STEPS) for z in starts.double().cpu().numpy())
+    _, z = min(fits, key=lambda fit: fit[0])
+    stage = 1
+    while few.likelihood is not target.likelihood:
+        number, stage = GROWTH * number, stage + 1
+        few = Target(target.likelihood.some(number, generator), target.prior_name)
+        _, z = _descended(few, z, START_STEPS // stage)
+    zeros = target.likelihood.signs.new_zeros(target.scales)
+    return target.theta(torch.cat([torch.from_numpy(z).to(zeros), zeros]))
+
+
+def _descended(target: Target, z: np.ndarray, steps: int) -> tuple[float, np.ndarray]:
+    """Negative log-density and position (C,) after L-BFGS from z (C,), all scales at 1."""
+    zeros = target.likelihood.signs.new_zeros(target.scales)
 
     def loss(z: np.ndarray) -> tuple[float, np.ndarray]:
-        value, slope = few(torch.cat([torch.from_numpy(z).to(like), zeros])[None], tolerance=COARSE)
-        return -float(value), -slope[0, :size].cpu().numpy()
+        value, slope = target(torch.cat([torch.from_numpy(z).to(zeros), zeros])[None], tolerance=COARSE)
+        return -float(value), -slope[0, : len(z)].cpu().numpy()
 
-    best = None
-    for _ in range(STARTS):
-        start = torch.randn(size, generator=generator, dtype=like.dtype, device=like.device)
-        options = {"maxiter": START_STEPS, "maxcor": 30}
-        result = minimize(
-            loss, START_DEVIATION * start.cpu().numpy(), jac=True, method="L-BFGS-B", options=options
-        )
-        if best is None or result.fun < best.fun:
-            best = result
-    assert best is not None
-    x = torch.cat([torch.from_numpy(best.x).to(like), zeros])
-    if few.likelihood is not target.likelihood:
-        x = _scored(target, x)
-    return target.theta(x)
+    options = {"maxiter": steps, "maxcor": 30}
+    result = minimize(loss, z, jac=True, method="L-BFGS-B", options=options)
+    return float(result.fun), result.x
 
 
-def _information(target: Target, x: Tensor) -> tuple[float, Tensor, Tensor]:
-    """Log-density at x, its gradient (X,) and the information (X, X) of scores and prior, non-centred."""
-    values, scores = target.likelihood.scores(target.theta(x))
-    value, slope = target.prior(x)
+def _information(target: Target, x: Tensor) -> Tensor:
+    """Information (X, X) of scores and prior at x, non-centred."""
+    _, scores = target.likelihood.scores(target.theta(x))
     pulled = target.pull(x, scores)  # (B, X)
     curvature = torch.ones_like(x)
-    curvature[len(target.blocks) :] = 2 * (2 * x[len(target.blocks) :]).exp()
-    return float(values.sum() + value), pulled.sum(0) + slope, pulled.mT @ pulled + curvature.diag()
-
-
-def _scored(target: Target, x: Tensor) -> Tensor:
-    """Scoring steps from x, with the scales as they are."""
-    free = torch.ones_like(x)
-    free[len(target.blocks) :] = 0
-    value, slope, information = _information(target, x)
-    for _ in range(SCORING_STEPS):
-        step = torch.linalg.solve(information, slope) * free
-        while True:
-            new = _information(target, x + step)
-            if new[0] >= value or float(step.abs().max()) < 1e-3:
-                break
-            step = step / 2
-        if new[0] < value:
-            break
-        x, (value, slope, information) = x + step, new
-    return x
+    # at least 1: a small scale has a long tail to 0, but none above
+    curvature[len(target.blocks) :] = (2 * (2 * x[len(target.blocks) :]).exp()).clamp(min=1)
+    return pulled.mT @ pulled + curvature.diag()
 
 
 def _around(target: Target, theta: Tensor) -> tuple[Target, Normal]:
@@ -111,7 +97,7 @@ def _around(target: Target, theta: Tensor) -> tuple[Target, Normal]:
     """
     logs, size = target.sizes(theta), len(theta)
     x = target.position(theta, logs)
-    _, _, information = _information(target, x)
+    information = _information(target, x)
     covariance = torch.cholesky_inverse(torch.linalg.cholesky(information))
     given_scales = torch.linalg.inv(information[:size, :size]).diag()
     left = target.by_block(given_scales) / target.counts
@@ -129,8 +115,14 @@ def _around(target: Target, theta: Tensor) -> tuple[Target, Normal]:
 def match(q: Normal, draws: Tensor, slopes: Tensor, rate: float) -> Normal:
     """One batch-and-match step with draws (N, X) and scores of the target there (N, X).
 
-    The new covariance S solves V - S U S = S, U and V as in the paper; a larger rate forgets more of q.
+    The new covariance S solves V - S U S = S, U and V as in the paper; a larger rate forgets more of q. Draws
+    far out, with scores that are no numbers or `FAR` times the median, take no part.
     """
+    size = slopes.norm(dim=1)
+    near = size.isfinite() & (size <= FAR * size.nanmedian())
+    if not near.any():
+        return q
+    draws, slopes = draws[near], slopes[near]
     mean, slope = draws.mean(0), slopes.mean(0)
     share, apart = rate / (1 + rate), q.mean - mean
     u = rate * torch.cov(slopes.mT, correction=0) + share * slope.outer(slope)

@@ -38,6 +38,8 @@ MOST_NODES = 256
 """Scores that need more are shrunk to what these nodes reach, ±297: ε has a larger deviation there."""
 GROUP_NUMBERS, LEAST_GROUPS = 120_000, 2
 """Complex numbers n K of a group, and least number of groups; more groups cost more calls than they save."""
+SCORE_ROWS = 20_000
+"""Instances of which the gradients are added to those of their bags at once."""
 
 
 class Sensitivities(NamedTuple):
@@ -123,10 +125,10 @@ class Likelihood:
     def scores(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities (B,) of the labels at coefficients `theta` (C,), and their gradients (B, C)."""
         found = self._sensitivities(theta[None], TOLERANCE)
-        zeros = theta.new_zeros(len(self.signs), self._design.shape[1])
-        inner, outer = (
-            zeros.index_add(0, self._bags, column * self._design) for column in (found.probits, found.effects)
-        )
+        inner, outer = theta.new_zeros(2, len(self.signs), self._design.shape[1]).unbind()
+        for rows in torch.arange(self.instances, device=theta.device).split(SCORE_ROWS):
+            for out, column in ((inner, found.probits), (outer, found.effects)):
+                out.index_add_(0, self._bags[rows], column[rows] * self._design[rows])
         ordered = torch.cat([inner, found.alpha, outer[:, self._features]], dim=1)
         values, scores = torch.empty_like(self.signs), torch.empty_like(ordered)
         values[self._bag_order], scores[self._bag_order] = found.values[:, 0], ordered
