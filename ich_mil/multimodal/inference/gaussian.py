@@ -75,8 +75,7 @@ def _descended(target: Target, z: np.ndarray, steps: int) -> tuple[float, np.nda
         value, slope = target(torch.cat([torch.from_numpy(z).to(zeros), zeros])[None], tolerance=COARSE)
         return -float(value), -slope[0, : len(z)].cpu().numpy()
 
-    options = {"maxiter": steps, "maxcor": 30}
-    result = minimize(loss, z, jac=True, method="L-BFGS-B", options=options)
+    result = minimize(loss, z, jac=True, method="L-BFGS-B", options={"maxiter": steps, "maxcor": 30})
     return float(result.fun), result.x
 
 

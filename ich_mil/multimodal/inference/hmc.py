@@ -66,8 +66,7 @@ class _Moves:
     def trajectory(self, step: float) -> float:
         """Move all chains; mean probability of acceptance."""
         root, generator, like = self.q.root, self.generator, self.position
-        options = {"generator": generator, "dtype": like.dtype, "device": like.device}
-        momentum = torch.randn(*like.shape, **options)
+        momentum = torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
         energy = self.value - momentum.square().sum(1) / 2
         x, slope = self.position, self.slope
         for _ in range(int(torch.randint(LEAST, MOST + 1, (), generator=generator, device=like.device))):
@@ -77,7 +76,8 @@ class _Moves:
             momentum = momentum + step / 2 * (slope @ root)
         value = self.target(x)[0]
         acceptance = (value - momentum.square().sum(1) / 2 - energy).clamp(max=0).exp().nan_to_num(0)
-        taken = torch.rand(len(like), **options) < acceptance
+        uniform = torch.rand(len(like), generator=generator, dtype=like.dtype, device=like.device)
+        taken = uniform < acceptance
         self.position, self.slope = (
             torch.where(taken[:, None], *pair) for pair in ((x, self.position), (slope, self.slope))
         )

@@ -72,7 +72,8 @@ class Likelihood:
     def __init__(self, rows: Sequence[Rows], signs: Tensor, columns: Columns) -> None:
         self.rows, self.signs, self.columns = rows, signs, columns
         self.widths = [1 + part.x.shape[1] for part in rows]
-        parts, features, start = [], [], 0
+        parts, start = [], 0
+        features: list[int] = []
         for part, width in zip(rows, self.widths, strict=True):
             design = part.x.new_zeros(len(part.x), sum(self.widths))
             design[:, start] = 1
