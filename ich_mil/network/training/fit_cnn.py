@@ -257,8 +257,8 @@ def fit_cnn(
         epochs = f"{training.max_epochs} epochs{'' if training.fixed_epochs else ' at most'}"
         slices = int(scans.sizes.sum())
         say(
-            f"network {encoder.name} of {encoder.size} pixels, frozen: {encoder.freeze}; {len(scans)} scans of "
-            f"{slices:,} slices, {len(watched)} validation scans; {epochs}, {device()}"
+            f"network {encoder.name} of {encoder.size} pixels, frozen: {encoder.freeze}; {len(scans)} scans "
+            f"of {slices:,} slices, {len(watched)} validation scans; {epochs}, {device()}"
         )
     settings = {"encoder": asdict(encoder), "cnn": asdict(cnn), "training": asdict(training), "seed": seed}
     trainer, best = _trainer(out, training, ranks, make_logger(training.logger, out, settings))
