@@ -34,7 +34,7 @@ PLAIN = GUARANTEED | {
     NEGATIVE: f"Probability below {100 * THRESHOLD:.0f} %",
 }
 """Wording without a guarantee: a statement about the probability only."""
-BY_INTERVAL = f"where the 95 % interval lies against {100 * THRESHOLD:.0f} %; nothing is promised"
+BY_INTERVAL = f"where the 95 % interval lies against {100 * THRESHOLD:.0f} %, without a guarantee"
 """Decision rule without triage thresholds."""
 WHOLE_ONLY = "a scan that was not seen whole, or is unlike the training scans, is never called negative"
 """Addition to every decision rule."""

@@ -42,7 +42,7 @@ sorted(path.name for path in (work / "predictions").iterdir())
 
 # %% [markdown]
 # `index.html` is the worklist; each study has a page of its own that needs no network
-# ([how to read it](reading_a_page.ipynb)). `predictions.json` holds all numbers of the pages:
+# ([how to read it](../reading_a_page/)). `predictions.json` holds all numbers of the pages:
 
 # %%
 first = json.loads((work / "predictions" / "predictions.json").read_text())["scans"][0]
@@ -51,9 +51,9 @@ first = json.loads((work / "predictions" / "predictions.json").read_text())["sca
 # %% [markdown]
 # ## Before you rely on it
 #
-# The bundled model saw few real scans ([model card](../results.md)). With labels of your own scans (layout `folder`:
+# The bundled model saw few real scans ([model card](../../results/)). With labels of your own scans (layout `folder`:
 # a `labels.csv` beside the studies) three commands say how it does at your site and adapt it, see
-# [at a hospital](../hospital.md):
+# [at a hospital](../../hospital/):
 #
 #     ich-mil validate    /path/to/scans --layout folder --model headct-base --out validations/ours
 #     ich-mil recalibrate /path/to/scans --layout folder --model headct-base --out checkpoints/ours
