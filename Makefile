@@ -56,10 +56,11 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# the site, into site/: executes the tutorials (about two minutes), fails on a warning
+# the site, into site/: executes the tutorials (about two minutes), fails on a warning or a dead link
 docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	PATH="$(abspath $(BIN)):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+	$(BIN)/python -m tests.site_links site
 
 clean:
 	rm -rf $(VENV) data/demo checkpoints/demo site

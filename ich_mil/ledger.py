@@ -34,7 +34,7 @@ PLAIN = GUARANTEED | {
     NEGATIVE: f"Probability below {100 * THRESHOLD:.0f} %",
 }
 """Wording without a guarantee: a statement about the probability only."""
-BY_INTERVAL = f"where the 95 % interval lies against {100 * THRESHOLD:.0f} %; nothing is promised"
+BY_INTERVAL = f"where the 95 % interval lies against {100 * THRESHOLD:.0f} %, without a guarantee"
 """Decision rule without triage thresholds."""
 WHOLE_ONLY = "a scan that was not seen whole, or is unlike the training scans, is never called negative"
 """Addition to every decision rule."""
@@ -95,7 +95,7 @@ class Code(StrEnum):
     SERIES_CHOSEN = "series-chosen", "choice", "routine", "series chosen by rule"
     SERIES_JOINED = "series-joined", "choice", "routine", "series stored in parts, joined"
     INTERCEPT_12_BIT = "intercept-12-bit", "corrected", "problem", "12-bit overflow of stored values"
-    ALREADY_HU = "already-hu", "corrected", "problem", "values were Hounsfield units already"
+    ALREADY_HU = "already-hu", "noted", "routine", "stored values are Hounsfield units"
     PADDING = "padding", "corrected", "routine", "padding set to air"
     UNUSED_BITS = "unused-bits", "corrected", "routine", "unused bits cleared"
     HU_CLIPPED = "hu-clipped", "corrected", "problem", "extreme values cut"

@@ -35,7 +35,7 @@ from ich_mil.pages.study_page import Neighbours, render_study
 from ich_mil.ranks import device
 from ich_mil.sets.extras import Extras
 from ich_mil.sets.preparation.identifying_texts import study_texts
-from ich_mil.sets.splits import learned_from, load_splits
+from ich_mil.sets.splits import learned_from
 from ich_mil.sets.views import Views
 from ich_mil.study.study import Study
 
@@ -157,8 +157,7 @@ class Model:
         self, trained: TrainedModel, triage: Triage | None = None, kinds: "Kinds | None" = None
     ) -> None:
         self.trained, self.triage, self.kinds = trained, triage, kinds
-        splits = trained.folder / "splits.csv"
-        self.learned = learned_from(load_splits(splits)) if splits.is_file() else {}
+        self.learned = learned_from(storage.learned_table(trained.folder))
 
     def at_prevalence(self, share: float) -> "Model":
         """The model for scans of which a share, in (0, 1), is positive; see `TrainedModel.at_prevalence`.

@@ -2,38 +2,55 @@
 
     python -m tests.screenshots
 
-In: phantom scans with made-up results (`tests.results`); no picture of a patient. Out: `docs/study.png`,
-`docs/cohort.png` and `docs/metrics.png` (1440 x 900), `docs/study_1920.png`, and `docs/phone.png` with all
-three at 390 px, taken with Debian's chromium.
+In: two studies of CT-ICH (CC BY 4.0) as the bundled model judges them: the sample study, and a bleed that it
+misses, from `data/ctich` (`make headct-base`); phantom scans with made-up results for lists and metrics. Out:
+`docs/study.png`, `docs/study_missed.png`, `docs/cohort.png` and `docs/metrics.png` (1440 x 900), and
+`docs/phone.png` with three pages at 390 px, taken with Debian's chromium.
 """
 
 import io
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pydicom
 from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
+import ich_mil
 from ich_mil.files import write_text
-from ich_mil.pages.cohort_page import neighbours, render_cohort
+from ich_mil.pages.cohort_page import render_cohort
 from ich_mil.pages.page import study_file_name
 from ich_mil.pages.run_page import RunPage, SplitCount, render_run
-from ich_mil.pages.study_page import render_study
-from ich_mil.study.geometry.planes import Edges
-from tests.results import DECIDED_BY, MODEL, cohort, evaluated_set, maps_of, phantom, scan_of
+from tests.results import MODEL, cohort, evaluated_set
 
-DOCS = Path(__file__).parents[1] / "docs"
-LOCATION, BOTH = (f"document.querySelector('[data-overlay={name}]').click()" for name in ("location", "both"))
-DESK, WIDE, PHONE = (1440, 900), (1920, 1080), (390, 844)
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+MISSED = "ID_5e0016b908"
+"""Scan of CT-ICH with an epidural hemorrhage in 12 slices."""
+LOCATION = "document.querySelector('[data-overlay=location]').click()"
+DESK, PHONE = (1440, 900), (390, 844)
 
 
-def write_pages(folder: Path) -> None:
-    """Write the three pages."""
-    hu, masks = phantom(512)
+def write_studies(folder: Path) -> None:
+    """Write the pages of the two real studies."""
+    missed = folder / "missed"
+    missed.mkdir()
+    for file in (ROOT / "data" / "ctich" / "rsna" / "stage_2_train").glob("*.dcm"):
+        header = pydicom.dcmread(file, specific_tags=["StudyInstanceUID"], stop_before_pixels=True)
+        if header.StudyInstanceUID == MISSED:
+            shutil.copy(file, missed)
+    model = ich_mil.load_model()
+    for name, study in (("study", ROOT / "data" / "sample" / "head_ct"), ("study_missed", missed)):
+        model.predict(ich_mil.read_study(study)).save_page(folder / f"{name}.html")
+
+
+def write_made_up(folder: Path) -> None:
+    """Write the pages with made-up results."""
     results = cohort(18)
     labels = np.random.default_rng(0).integers(0, 2, len(results.scans)).tolist()
     results = replace(
@@ -41,17 +58,6 @@ def write_pages(folder: Path) -> None:
         scans=tuple(replace(one, label=label) for one, label in zip(results.scans, labels, strict=True)),
     )
     links = {scan.scan: study_file_name(scan.scan) for scan in results.scans}
-    study = render_study(
-        scan_of(masks),
-        MODEL,
-        DECIDED_BY,
-        hu,
-        maps_of(masks),
-        edges=[Edges("R", "L", "A", "P")] * len(hu),
-        spacing_mm=(0.45, 0.45),
-        neighbours=neighbours(results, links)[results.scans[0].scan],
-    )
-    write_text(folder / "study.html", study)
     write_text(folder / "cohort.html", render_cohort(results, links, title="Studies of a night"))
     measured = replace(
         evaluated_set(np.array([0, 1] * 60)),
@@ -86,12 +92,13 @@ def main() -> None:
         options.add_argument(argument)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_pages(folder)
+        write_studies(folder)
+        write_made_up(folder)
         browser = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
         try:
             shots = {
                 "study": shoot(browser, folder / "study.html", DESK, LOCATION),
-                "study_1920": shoot(browser, folder / "study.html", WIDE, BOTH),
+                "study_missed": shoot(browser, folder / "study_missed.html", DESK),
                 "cohort": shoot(browser, folder / "cohort.html", DESK),
                 "metrics": shoot(browser, folder / "metrics.html", DESK),
             }
@@ -101,7 +108,7 @@ def main() -> None:
             browser.quit()
     shots["phone"] = Image.fromarray(np.concatenate([np.asarray(one) for one in phones], axis=1))
     for shot, picture in shots.items():
-        small = picture if shot == "study" else picture.quantize(256)  # bands of colours in a heatmap
+        small = picture.quantize(256)
         small.save(DOCS / f"{shot}.png", optimize=True)
 
 

@@ -130,9 +130,8 @@ def test_ledger_comes_back_from_its_file(tmp_path):
 
 def test_split_comes_back_from_its_file(tmp_path):
     scans = ["=1+1", "-a", "@b", "'=c"]
-    table = pd.DataFrame(
-        {"scan": scans, "patient": scans, "label": [0, 1, 0, 1], "split": "train", "content": ""}
-    )
+    columns = {"scan": scans, "patient": scans, "label": [0, 1, 0, 1], "split": "train"}
+    table = pd.DataFrame(columns | {"learn": "all", "content": ""})
     write_splits(table, tmp_path / "splits.csv")
     assert run_by_a_spreadsheet(tmp_path / "splits.csv") == []
     assert load_splits(tmp_path / "splits.csv").equals(table)

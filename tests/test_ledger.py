@@ -37,8 +37,8 @@ def entries(*codes, scan="s"):
 
 
 def test_every_code_has_kind_weight_and_wording():
-    assert Counter(code.kind for code in Code) == {"refused": 20, "corrected": 9, "choice": 4, "noted": 22}
-    assert Counter(code.weight for code in Code) == {"incomplete": 18, "problem": 14, "routine": 23}
+    assert Counter(code.kind for code in Code) == {"refused": 20, "corrected": 8, "choice": 4, "noted": 23}
+    assert Counter(code.weight for code in Code) == {"incomplete": 18, "problem": 13, "routine": 24}
     assert len({code.text for code in Code}) == len(Code)
     assert {Code.GAP, Code.UNLIKE, Code.UNREADABLE, Code.SEVERAL_PATIENTS} <= INCOMPLETE <= PROBLEMS
     assert INCOMPLETE.isdisjoint(CORRECTED | CHOICES)

@@ -93,4 +93,4 @@ plt.show()
 # ## Keep it
 #
 # `head.save("my_head")` writes a safetensors file and a JSON file; `Head.load("my_head")` predicts the same bits.
-# Other models of the family and their settings: [the heads](../heads.md).
+# Other models of the family and their settings: [the heads](../../heads/).

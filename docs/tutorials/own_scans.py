@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Your hospital's scans with the bundled model
 #
-# From a folder of DICOM files to probabilities with intervals. The studies here are synthetic, so that the page can
-# be executed anywhere: replace `scans` by your folder. **For research only, not for diagnosis.**
+# From a folder of DICOM files to probabilities with intervals. The study is the sample of the repository, a real head
+# CT of CT-ICH (CC BY 4.0): replace `scans` by your folder. **For research only, not for diagnosis.**
 
 # %%
 import json
@@ -12,7 +12,10 @@ from pathlib import Path
 
 import pandas as pd
 
+import ich_mil
+
 work = Path(tempfile.mkdtemp())
+scans = Path(ich_mil.__file__).parents[1] / "data" / "sample" / "head_ct"
 
 
 def run(*words):
@@ -20,9 +23,6 @@ def run(*words):
     done = subprocess.run([str(word) for word in words], cwd=work, capture_output=True, text=True)
     print(done.stdout + (done.stderr if done.returncode else ""))
 
-
-run("python", "-m", "ich_mil.phantoms.data_sets", "demo", "--studies-a", 2, "--studies-b", 4, "--size", 256)
-scans = work / "demo" / "site_b"
 
 # %% [markdown]
 # ## Predict
@@ -34,7 +34,7 @@ scans = work / "demo" / "site_b"
 run("ich-mil", "predict", scans, "--out", "predictions")
 
 # %%
-table = pd.read_csv(work / "predictions" / "predictions.csv")
+table = pd.read_csv(work / "predictions" / "scans.csv")
 table[["scan", "probability", "std", "low", "high", "decision"]]
 
 # %%
@@ -42,7 +42,7 @@ sorted(path.name for path in (work / "predictions").iterdir())
 
 # %% [markdown]
 # `index.html` is the worklist; each study has a page of its own that needs no network
-# ([how to read it](reading_a_page.ipynb)). `predictions.json` holds all numbers of the pages:
+# ([how to read it](../reading_a_page/)). `predictions.json` holds all numbers of the pages:
 
 # %%
 first = json.loads((work / "predictions" / "predictions.json").read_text())["scans"][0]
@@ -51,9 +51,9 @@ first = json.loads((work / "predictions" / "predictions.json").read_text())["sca
 # %% [markdown]
 # ## Before you rely on it
 #
-# The bundled model saw few real scans ([model card](../results.md)). With labels of your own scans (layout `folder`:
+# The bundled model saw few real scans ([model card](../../results/)). With labels of your own scans (layout `folder`:
 # a `labels.csv` beside the studies) three commands say how it does at your site and adapt it, see
-# [at a hospital](../hospital.md):
+# [at a hospital](../../hospital/):
 #
 #     ich-mil validate    /path/to/scans --layout folder --model headct-base --out validations/ours
 #     ich-mil recalibrate /path/to/scans --layout folder --model headct-base --out checkpoints/ours

@@ -52,5 +52,5 @@ if available:
 
 # %% [markdown]
 # Differences to the printed table and their reasons, with intervals and published figures side by side:
-# [results](../results.md). Intervals matter here: with 490 scans an AUC of 0.92 is known to about ± 0.025, so two
+# [results](../../results/). Intervals matter here: with 490 scans an AUC of 0.92 is known to about ± 0.025, so two
 # models whose AUCs differ by 0.01 are not told apart by one split.

@@ -28,6 +28,7 @@ def predict(
         typer.Option(exists=True, metavar="DIR", help="Add the kinds of bleed of 'ich-mil subtype'."),
     ] = None,
     prevalence: arg.Prevalence = None,
+    heatmaps: Annotated[bool, typer.Option(help="Show on pages where a bleed may be.")] = True,
     dicom: arg.Dicom = False,
     names: arg.Names = False,
     jobs: arg.Jobs = 0,
@@ -43,6 +44,7 @@ def predict(
     out = arg.check_out(out or arg.default_out("predictions", root), root)
     extras = arg.extra_sources(requests, reports, covariates)
     arg.check_model(model)
+    say(f"{root}: predict with {model}")
 
     from ich_mil.files import alone
     from ich_mil.output.prediction import predict_folder
@@ -62,7 +64,7 @@ def predict(
             jobs=arg.workers(jobs),
             contrast_words=contrast_words,
             extras=extras,
-            shown=Shown(dicom=dicom, names=names),
+            shown=Shown(heatmaps=heatmaps, dicom=dicom, names=names),
         )
-    say(f"written: {out / 'predictions.csv'}, {out / 'index.html'}")
+    say(f"written: {out / 'scans.csv'}, {out / 'slices.csv'}, {out / 'index.html'}")
     say(f"next: open {out / 'index.html'}" + ("" if dicom else f"; ich-mil report {quote(str(out))} --dicom"))

@@ -16,6 +16,12 @@ def subtype(
     ],
     out: Annotated[Path, typer.Option(help="Folder to write, for 'predict --kinds'.")],
     model: Model = Path("headct-base"),
+    kernels: Annotated[
+        bool,
+        typer.Option(
+            "--kernels", help="Several kernels by MCMC (minutes), compared with logistic regression."
+        ),
+    ] = False,
 ) -> None:
     """Fit models of the kinds of bleed to predicted scans."""
     check_predictions(folder)
@@ -23,4 +29,4 @@ def subtype(
 
     from ich_mil.model.site.subtype import train_kinds
 
-    train_kinds(folder, kinds=kinds, model=model, out=out)
+    train_kinds(folder, kinds=kinds, model=model, out=out, kernels=kernels)

@@ -1,8 +1,8 @@
 """Secondary Capture images of a result, which every DICOM viewer can display.
 
 A series of RGB images: the summary, then one image for each slice with maps, the most probable first, which
-shows the slice, the likely location of a bleed and its uncertainty. The images are uncompressed and refer to
-the source images; their pixels contain no name of the patient.
+shows the slice, the likely location of a bleed and its uncertainty. The images are in JPEG-LS without loss
+and refer to the source images; their pixels contain no name of the patient.
 
 Source: DICOM PS3.3 A.8.1 (Secondary Capture Image).
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from highdicom.sc import SCImage
 from pydicom.dataset import Dataset
-from pydicom.uid import ExplicitVRLittleEndian
+from pydicom.uid import JPEGLSLossless
 
 from ich_mil.dicom_results.context import SourceSlice, StudyContext, frames_of, loss_of
 from ich_mil.dicom_results.identity import Identity, Kind, reference
@@ -70,7 +70,7 @@ def _capture(
         bits_allocated=8,
         coordinate_system="PATIENT",
         patient_orientation=("L", "P"),
-        transfer_syntax_uid=ExplicitVRLittleEndian,
+        transfer_syntax_uid=JPEGLSLossless,
         **identity.of_object(Kind.CAPTURE, number),
     )
     image.PatientOrientation = []  # undefined for several pictures on a page; highdicom requires a value

@@ -1,10 +1,10 @@
 """Parametric Maps of the location of a bleed: its probability and the standard deviation of that.
 
-Two objects, each with one frame for each slice that has maps. Values are stored unscaled (float32),
-probabilities without unit (`ich_mil.model.maps`). A frame has the position of its slice and
-refers to all source images of that slice. Thickness and orientation are per-frame functional groups where
-they differ between slices. Slices of another frame of reference, as in a scan of several series, are stored
-in separate objects and series.
+Two objects, each with one frame for each slice that has maps. Values are probabilities without unit
+(`ich_mil.model.maps`), stored as 16-bit shares of 1 in JPEG-LS without loss. A frame has the position of its
+slice and refers to all source images of that slice. Thickness and orientation are per-frame functional groups
+where they differ between slices. Slices of another frame of reference, as in a scan of several series, are
+stored in separate objects and series.
 
 Source: DICOM PS3.3 A.75 (Parametric Map), C.7.6.16 (functional groups), C.7.6.16.2.11 (real world values).
 Shapes: k slices with maps, H, W pixels.
@@ -24,7 +24,7 @@ from highdicom import (
 from highdicom.pm import ParametricMap, RealWorldValueMapping
 from highdicom.sr import CodedConcept
 from pydicom.dataset import Dataset
-from pydicom.uid import CTImageStorage
+from pydicom.uid import CTImageStorage, JPEGLSLossless
 from pydicom.valuerep import DS
 
 from ich_mil.dicom_results import codes
@@ -37,7 +37,8 @@ _QUANTITIES: tuple[tuple[str, str, CodedConcept], ...] = (
     ("std", "LOCATION_STD", codes.LOCATION_STD),
 )
 """Attribute of `ScanMaps`, ContentLabel, quantity code."""
-_LARGEST = float(np.finfo(np.float32).max)
+_ONE = 2**16 - 1
+"""Stored value of 1."""
 
 
 def parametric_maps(maps: ScanMaps, context: StudyContext, identity: Identity) -> list[ParametricMap]:
@@ -53,7 +54,8 @@ def parametric_maps(maps: ScanMaps, context: StudyContext, identity: Identity) -
     for frame_of_reference, chosen in groups.items():
         slices = [context.slices[place] for place in maps.slices[chosen].tolist()]
         for attribute, label, quantity in _QUANTITIES:
-            values = context.upright.as_stored(getattr(maps, attribute)[chosen].astype(np.float32))
+            shares = np.rint(getattr(maps, attribute)[chosen].astype(float) * _ONE).astype(np.uint16)
+            values = context.upright.as_stored(shares)
             arguments = identity.of_object(Kind.MAP, len(made) + 1, series=frame_of_reference)
             made.append(_parametric_map(values, slices, context, label, quantity, arguments))
             identity.finish(made[-1], context)
@@ -81,18 +83,19 @@ def _parametric_map(
                 lut_label=label,
                 lut_explanation=quantity.meaning,
                 unit=codes.NO_UNITS,
-                value_range=(-_LARGEST, _LARGEST),
-                slope=1.0,
+                value_range=(0, _ONE),
+                slope=1 / _ONE,
                 intercept=0.0,
                 quantity_definition=quantity,
             )
         ],
         voi_lut_transformations=[
-            VOILUTTransformation(0.5, 1.0, voi_lut_function=VOILUTFunctionValues.LINEAR_EXACT)
+            VOILUTTransformation(_ONE / 2, _ONE, voi_lut_function=VOILUTFunctionValues.LINEAR_EXACT)
         ],
         content_label=label,
         content_description=quantity.meaning,
         coding_schemes=[codes.coding_scheme()],
+        transfer_syntax_uid=JPEGLSLossless,
         **arguments,
     )
     made.BodyPartExamined = "HEAD"

@@ -14,7 +14,7 @@ from ich_mil.files import remove_leftovers
 from ich_mil.model_files import check_regular, read_json
 from ich_mil.settings import build
 
-RUN_FORMAT = "ich_mil.run.5"
+RUN_FORMAT = "ich_mil.run.6"
 BUNDLED = "headct-base"
 """Name of the model bundled with the package."""
 ENSEMBLE = "ensemble.json"

@@ -1,7 +1,8 @@
 """Results of a prediction: probability, uncertainty and decision of each scan and slice.
 
 `Results` are assembled by `ich_mil.model.assembly` and stored field by field in `predictions.json`, beside
-`predictions.csv` with one row per scan or slice. Pages and DICOM results are written from `Results` alone.
+`scans.csv` and `slices.csv`. Pages and DICOM results are written from `Results` alone. Slices are counted
+from 0 in memory, as their pictures are, and from 1 in every file.
 """
 
 import json
@@ -19,13 +20,15 @@ from ich_mil.sets.extras import ExtraInstance
 from ich_mil.sets.labels import name_some
 from ich_mil.sets.scan_names import short_name
 
-FORMAT = "ich_mil.predictions.6"
-RESULT_COLUMNS = ["level", "scan", "folder", "patient", "slice", "name", "position_mm", "probability"]
-RESULT_COLUMNS += ["std", "low", "high", "decision", "decided_by", "unlikeness", "prevalence", "trained_on"]
-RESULT_COLUMNS += ["scan_without", "label", "corrections"]
-"""Columns of `predictions.csv`."""
+FORMAT = "ich_mil.predictions.7"
+SAMPLED = ["probability", "std", "low", "high"]
+SCAN_COLUMNS = ["scan", "folder", "patient", *SAMPLED, "decision", "decided_by", "unlikeness", "prevalence"]
+SCAN_COLUMNS += ["label", "corrections", "trained_on"]
+"""Columns of `scans.csv`."""
+SLICE_COLUMNS = ["scan", "slice", "name", "position_mm", *SAMPLED, "scan_without", "label", "corrections"]
+"""Columns of `slices.csv`."""
 DIGITS = 6
-"""Decimals of probabilities in both files."""
+"""Decimals of probabilities in all files."""
 
 Interval = tuple[float, float]
 
@@ -67,7 +70,7 @@ class SliceResult:
         interval_95: central 95 % of posterior samples.
         scan_without: scan probability without this slice; None for the only slice of a scan.
         label: 0, 1 or None.
-        corrections: ledger codes of corrections to the slice.
+        corrections: ledger codes of corrections to the slice, and of notes on it.
     """
 
     slice: int
@@ -102,11 +105,11 @@ class KindResult:
 
     Attributes:
         name: kind, such as `subdural`.
-        probability: posterior mean.
-        std: posterior standard deviation.
+        probability: mean over the posterior, or over refits of logistic regression.
+        std: standard deviation over the same.
         interval_95: central 95 % of a Beta distribution with this mean and deviation.
         source: the network with the largest weight for this kind.
-        share: posterior mean share of its weight.
+        share: mean share of its weight.
         auc: held-out AUC of the kind on the training scans.
     """
 
@@ -192,40 +195,57 @@ def worklist(results: Results) -> list[ScanPrediction]:
     )
 
 
-def results_table(results: Results) -> pd.DataFrame:
-    """Table with a row per scan, each followed by a row per slice from the lowest up.
+def scan_table(results: Results) -> pd.DataFrame:
+    """Table with a row per scan, columns `SCAN_COLUMNS`.
 
     `low` and `high` bound the central 95 % of the posterior samples. `decided_by` is `thresholds` (of a
     triage) or `interval` (no guarantee). `label` is empty where unknown.
     """
-    rows: list[dict[str, Any]] = []
     decided_by = "thresholds" if has_guarantee(results.decided_by) else "interval"
+    of_all = {name: getattr(results.model, name) for name in ("prevalence", "trained_on")}
+    rows = []
     for scan in results.scans:
-        of_scan = {name: getattr(scan, name) for name in ("decision", "unlikeness")}
-        of_scan |= {"name": scan.scan, "decided_by": decided_by}
-        of_scan |= {name: getattr(results.model, name) for name in ("prevalence", "trained_on")}
-        of_scan["corrections"] = "|".join(sorted({code for one in scan.slices for code in one.corrections}))
-        rows.append({"level": "scan"} | _row(scan, scan) | of_scan)
-        for one in scan.slices:
-            own = {name: getattr(one, name) for name in ("slice", "name", "position_mm", "scan_without")}
-            own["corrections"] = "|".join(one.corrections)
-            rows.append({"level": "slice"} | _row(scan, one) | own)
-    types = dict.fromkeys(("slice", "label"), "Int64")
-    types |= dict.fromkeys(("position_mm", "unlikeness", "prevalence", "scan_without"), "Float64")
-    return pd.DataFrame(rows, columns=RESULT_COLUMNS).astype(types)
+        codes = "|".join(sorted({code for one in scan.slices for code in one.corrections}))
+        rows.append(vars(scan) | _bounds(scan) | of_all | {"decided_by": decided_by, "corrections": codes})
+    return _table(rows, SCAN_COLUMNS, floats=("unlikeness", "prevalence"))
 
 
-def _row(scan: ScanPrediction, one: ScanPrediction | SliceResult) -> dict[str, Any]:
-    """Columns that scans and slices share."""
-    low, high = one.interval_95
-    ids = {"scan": scan.scan, "folder": scan.folder, "patient": scan.patient, "low": low, "high": high}
-    return ids | {name: getattr(one, name) for name in ("probability", "std", "label")}
+def slice_table(results: Results) -> pd.DataFrame:
+    """Table with a row per slice, columns `SLICE_COLUMNS`; `slice` counts from 1, the lowest of a scan."""
+    rows = [
+        vars(one)
+        | _bounds(one)
+        | {"scan": scan.scan, "slice": one.slice + 1, "corrections": "|".join(one.corrections)}
+        for scan in results.scans
+        for one in scan.slices
+    ]
+    return _table(rows, SLICE_COLUMNS, floats=("position_mm", "scan_without"))
+
+
+def _bounds(one: ScanPrediction | SliceResult) -> dict[str, Any]:
+    return dict(zip(("low", "high"), one.interval_95, strict=True))
+
+
+def _table(rows: list[dict[str, Any]], columns: list[str], *, floats: tuple[str, ...]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=columns).astype({"label": "Int64"} | dict.fromkeys(floats, "Float64"))
+
+
+def _numbered(content: Any, by: int) -> Any:
+    """The JSON tree of `Results` with its slice numbers shifted."""
+    for scan in content["scans"]:
+        for one in scan["slices"]:
+            one["slice"] += by
+        for run in scan["runs"]:
+            run |= {"first": run["first"] + by, "last": run["last"] + by}
+    return content
 
 
 def write_results(results: Results, folder: Path) -> None:
-    """Write `predictions.csv` and `predictions.json` into `folder`."""
-    write_csv(folder / "predictions.csv", results_table(results), float_format=f"%.{DIGITS}f")
-    write_json(folder / "predictions.json", {"format": FORMAT, "notice": NOTICE, **asdict(results)})
+    """Write `scans.csv`, `slices.csv` and `predictions.json` into `folder`."""
+    for name, table in (("scans", scan_table(results)), ("slices", slice_table(results))):
+        write_csv(folder / f"{name}.csv", table, float_format=f"%.{DIGITS}f")
+    content = _numbered(asdict(results), 1)
+    write_json(folder / "predictions.json", {"format": FORMAT, "notice": NOTICE, **content})
 
 
 def read_results(folder: Path) -> Results:
@@ -235,6 +255,7 @@ def read_results(folder: Path) -> Results:
         content: dict[str, Any] = {**json.loads(path.read_text(encoding="utf-8"))}
         if (found := content.pop("format")) != FORMAT:
             raise DataError(f"{path}: is of another version ({found}, this one: {FORMAT}); predict again")
+        content = _numbered(content, -1)
         results = Results(
             set=content["set"],
             model=Provenance(**content["model"]),

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from ich_mil import __version__
 from ich_mil.errors import ModelError
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
@@ -18,6 +20,7 @@ from ich_mil.model.predictions import Provenance
 from ich_mil.model_files import read_json, record
 from ich_mil.network.frozen import load_cnn
 from ich_mil.network.location import LOCATION, Location
+from ich_mil.sets.splits import load_learned
 from ich_mil.study.series import AVERAGE_TO_MM
 
 ENSEMBLE_FORMAT = "ich_mil.ensemble.1"
@@ -147,6 +150,21 @@ def _load_ensemble(folder: Path, about: dict[str, Any]) -> TrainedModel:
         weights=[path.read_bytes(), *(model.provenance.weights.encode() for model in models)],
         calibrated=calibrated or "; ".join(sorted({m.provenance.calibration for m in models} - {""})),
     )
+
+
+def learned_table(folder: Path) -> pd.DataFrame:
+    """The `splits.csv` of a model, with the scans that earlier networks learned (`load_learned`).
+
+    Raises:
+        ModelError: the file is missing.
+        DataError: as in `load_learned`.
+    """
+    path = folder / "splits.csv"
+    if not path.is_file():
+        raise ModelError(
+            f"{path}: is missing, so what the model learned from is unknown; copy its whole folder again"
+        )
+    return load_learned(path)
 
 
 def ensemble_member(model: TrainedModel) -> Member:

@@ -134,12 +134,17 @@ def _objective(a: Tensor, f: Tensor, labels: Tensor) -> Tensor:
 def _ascend(
     K: Tensor, labels: Tensor, at: Hessian, a: Tensor, f: Tensor, tolerance: float
 ) -> tuple[Tensor, Tensor]:
-    """Steps with one Hessian, each at O(n²), for as long as they reduce the gradient well."""
+    """Steps with one Hessian, each at O(n²), in each chain for as long as they reduce its gradient well.
+
+    A chain stops by its own gradient: q of θ must not depend on the θ of other chains, or the estimates of a
+    chain at different steps are not of one distribution, which detailed balance needs.
+    """
     objective = _objective(a, f, labels)
     g = labels - f.softmax(-2) - a
     size = g.abs().amax((-1, -2))
+    going = torch.ones_like(size, dtype=torch.bool)
     for _ in range(CHEAP_STEPS):
-        step = newton_step(K, at, g)
+        step = newton_step(K, at, g) * going[:, None, None]
         step_f = _times(K, step)
         length = torch.ones_like(size)[:, None, None]
         for _ in range(HALVINGS):
@@ -152,7 +157,8 @@ def _ascend(
         a, f, objective = new_a, new_f, new
         g = labels - f.softmax(-2) - a
         before, size = size, g.abs().amax((-1, -2))
-        if not bool(((size > tolerance) & (size < SLOW * before)).any()):
+        going &= (size > tolerance) & (size < SLOW * before)
+        if not bool(going.any()):
             break
     return a, f
 

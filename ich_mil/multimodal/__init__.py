@@ -1,8 +1,8 @@
-"""Multiple-instance classification of bags that hold several kinds of instance: vMMIC and MICProB."""
+"""Multiple-instance classification of bags that hold several kinds of instance: vMMIC."""
 
 from typing import Any
 
-__all__ = ["MICProB", "MultimodalMIL"]
+__all__ = ["MultimodalMIL"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""vMMIC and MICProB as scikit-learn users expect them: estimators over bags of several kinds of instance.
+"""vMMIC as scikit-learn users expect it: an estimator over bags of several kinds of instance.
 
 In: a list of feature arrays, one for each modality, the bag of every row, a label a bag. Out: probabilities
 of bags and of primary instances with their uncertainty, and the coefficients of both tiers.
@@ -25,23 +25,30 @@ from sklearn.base import BaseEstimator
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
+from ich_mil.convergence import bulk_ess, r_hat
 from ich_mil.errors import DataError
 from ich_mil.gp.bags import Values
 from ich_mil.gp.threads import few_threads
-from ich_mil.multimodal.inference.coefficients import Prior
-from ich_mil.multimodal.inference.gibbs import sample_posterior
-from ich_mil.multimodal.inference.laplace import laplace
-from ich_mil.multimodal.inference.restarts import search
-from ich_mil.multimodal.inference.variational import Model
+from ich_mil.multimodal.inference.gaussian import fit_gaussian
+from ich_mil.multimodal.inference.hmc import MEAN_STEPS, sample
+from ich_mil.multimodal.inference.likelihood import Likelihood
+from ich_mil.multimodal.inference.nuts import sample_nuts
+from ich_mil.multimodal.inference.target import Target
 from ich_mil.multimodal.inputs import Scaling, rows_of, signs_of
 from ich_mil.multimodal.layout import Columns, Rows, chunks_of
 from ich_mil.multimodal.posterior import Posterior, coefficient_table
 from ich_mil.multimodal.predict import CHUNK_NUMBERS, Predictions, plug_in, predict
-from ich_mil.multimodal.settings import Method, check_parameters
+from ich_mil.multimodal.settings import Method, Prior, check_parameters
 from ich_mil.multimodal.storage import Stored, model_parts, read_pair, stored_model, write_pair
 
-NAME, FORMAT = "multimodal", "ich_mil.multimodal.1"
+NAME, FORMAT = "multimodal", "ich_mil.multimodal.2"
 """Name of the two files of a model, and their format."""
+
+MOST_COEFFICIENTS = 2000
+WORK, MATCH_SHARE = 40_000_000, 0.16
+"""Instances in all gradients of a fit at most, and share of the gradients that the approximation takes."""
+CHAINS, LEAST_LENGTH = 8, 10
+"""Chains of `hmc`, and the length below which none is run."""
 
 
 class MultimodalMIL(BaseEstimator):
@@ -51,18 +58,13 @@ class MultimodalMIL(BaseEstimator):
     P(δ = 1) = Φ(a + x b) and P(y = 1 | δ) = Φ(α + Σ δ x β), with coefficients of their own for each modality.
 
     Parameters:
-        method: `laplace` sums primary instances out, from the optima of `variational`; `gibbs` draws from the
-            posterior itself. See docs/multimodal.md for what each is worth.
-        restarts: of variational inference, weighed by their evidence bounds.
-        sweeps: most sweeps of a restart.
-        tolerance: a restart has converged when its bound rises by less than this share a sweep.
-        screen: with more than twice as many bags the restarts see so many, drawn at random, and the best of
-            them goes on with all; for `laplace` it is the start, and `bounds_` are of these bags.
-        chains: of the Gibbs sampler.
-        burn_in: sweeps of a chain before its first kept draw.
-        draws: kept draws of a chain.
-        intercept_variance: prior variance of intercepts.
-        slope_variance: prior variance of all other coefficients, on standardised features.
+        method: `hmc` runs short Hamiltonian chains from a normal approximation of the posterior; above
+            60,000 instances the approximation itself serves. `nuts`: long chains by nutpie, the reference.
+        prior: of the slopes. `learned`: N(0, τ²), with a learned scale τ for each modality and tier;
+            `thesis`: N(0, 4), which inflates slopes.
+        gradients: of the likelihood that a fit by `hmc` may take; fewer above 13,000 instances.
+        chains: of `nuts`.
+        draws: kept draws of a chain of `nuts`.
         samples: draws of coefficients behind a prediction.
         random_state: seed of starts, chains and predictions.
         device: where to compute; None is the CPU.
@@ -73,9 +75,8 @@ class MultimodalMIL(BaseEstimator):
             the intercept of the bag), feature, mean, std, and the 95 % credible interval (lower, upper).
         posterior_: the draws behind the predictions.
         scalings_: standardisation of each modality.
-        bounds_: evidence bound after each sweep of the best restart (not `gibbs`).
-        restart_bounds_: bound of every restart (not `gibbs`).
-        r_hat_, effective_samples_: of the worst coefficient (`gibbs`).
+        acceptance_: mean probability of acceptance of `hmc`; None where no chain ran.
+        r_hat_, effective_samples_: of the worst coefficient (`nuts`).
     """
 
     coef_: pd.DataFrame
@@ -85,27 +86,19 @@ class MultimodalMIL(BaseEstimator):
     def __init__(
         self,
         *,
-        method: Method = "laplace",
-        restarts: int = 8,
-        sweeps: int = 2000,
-        tolerance: float = 1e-5,
-        screen: int = 1000,
+        method: Method = "hmc",
+        prior: Prior = "learned",
+        gradients: int = 4000,
         chains: int = 4,
-        burn_in: int = 1000,
-        draws: int = 1000,
-        intercept_variance: float = 16.0,
-        slope_variance: float = 4.0,
+        draws: int = 500,
         samples: int = 1000,
         random_state: int = 0,
         device: str | torch.device | None = None,
     ) -> None:
         """Take parameters; they are checked in `fit`."""
-        self.method, self.restarts, self.sweeps, self.tolerance = method, restarts, sweeps, tolerance
-        self.screen = screen
-        self.chains, self.burn_in, self.draws = chains, burn_in, draws
-        self.intercept_variance, self.slope_variance = intercept_variance, slope_variance
-        self.samples = samples
-        self.random_state, self.device = random_state, device
+        self.method, self.prior, self.gradients = method, prior, gradients
+        self.chains, self.draws = chains, draws
+        self.samples, self.random_state, self.device = samples, random_state, device
 
     def fit(self, X: Sequence[Values], bags: Sequence[Values], labels: Values) -> Self:
         """Fit to labelled bags.
@@ -135,29 +128,18 @@ class MultimodalMIL(BaseEstimator):
                 "prior decides what the labels leave open",
                 stacklevel=2,
             )
-        chunks = chunks_of(rows, len(names))
-        prior = Prior(self.intercept_variance, self.slope_variance)
-        model = Model(chunks, signs, columns, prior, [width + 1 for width in widths])
+        likelihood = Likelihood(rows, signs, columns)
+        if likelihood.size > MOST_COEFFICIENTS:
+            raise DataError(
+                f"{likelihood.size:,} coefficients, {MOST_COEFFICIENTS:,} are allowed; reduce the columns, "
+                "such as by principal components"
+            )
         generator = torch.Generator(self._device).manual_seed(self.random_state)
-        with few_threads(sum(len(one.x) for one in rows)):
-            if self.method == "gibbs":
-                found = sample_posterior(
-                    model, chains=self.chains, burn_in=self.burn_in, draws=self.draws, generator=generator
-                )
-                self.r_hat_, self.effective_samples_ = found.r_hat, found.effective_samples
-                self.posterior_ = Posterior.of_draws(found, self.samples)
-            else:
-                limits = {name: getattr(self, name) for name in ("restarts", "screen", "sweeps", "tolerance")}
-                fit = search(model, rows, **limits, generator=generator, whole=self.method == "variational")
-                self.bounds_, self.restart_bounds_ = np.array(fit.bounds[fit.best]), fit.final.numpy()
-                if self.method == "laplace":
-                    found_modes = laplace(model, fit)
-                    inner = [width + 1 for width in widths]
-                    self.posterior_ = Posterior.of_modes(*found_modes, inner, self.samples, generator)
-                else:
-                    self.posterior_ = Posterior.of_fit(fit, self.samples, generator)
+        with few_threads(likelihood.instances):
+            theta = self._draw(Target(likelihood, self.prior), generator)
+        self.posterior_ = Posterior.of_draws(theta, likelihood.widths, self.samples)
         self._adopt()
-        score = plug_in(*self.posterior_.means, chunks, columns, len(names))
+        score = plug_in(*self.posterior_.means, chunks_of(rows, len(names)), columns, len(names))
         if float(score[signs > 0].min()) > float(score[signs < 0].max()):
             warnings.warn(
                 "the model separates the labels perfectly: the prior bounds the size of the coefficients, "
@@ -165,6 +147,24 @@ class MultimodalMIL(BaseEstimator):
                 stacklevel=2,
             )
         return self
+
+    def _draw(self, target: Target, generator: torch.Generator) -> torch.Tensor:
+        """Draws (N, C) of all coefficients."""
+        gradients = min(self.gradients, WORK // target.likelihood.instances)
+        target, q = fit_gaussian(target, int(MATCH_SHARE * gradients), generator)
+        length = int((1 - MATCH_SHARE) * gradients / (CHAINS * MEAN_STEPS))
+        self.acceptance_: float | None = None
+        if length < LEAST_LENGTH:
+            return target.theta(q.draw(self.samples, generator))
+        chains = sample(target, q, chains=CHAINS, length=length, generator=generator)
+        theta = target.theta(chains.draws)
+        if self.method == "nuts":
+            draws = sample_nuts(target, chains, chains=self.chains, draws=self.draws, seed=self.random_state)
+            theta = target.theta(draws)
+            self.r_hat_, self.effective_samples_ = float(r_hat(theta).max()), float(bulk_ess(theta).min())
+        else:
+            self.acceptance_ = chains.acceptance
+        return theta.flatten(0, 1)
 
     def predict_bag_proba(
         self, X: Sequence[Values], bags: Sequence[Values], *, return_std: bool = False
@@ -259,41 +259,3 @@ class MultimodalMIL(BaseEstimator):
         with few_threads(sum(sizes)):
             said = predict(self.posterior_, chunks, sizes, len(names), seed=self.random_state)
         return said, names
-
-
-class MICProB(MultimodalMIL):
-    """The model with one modality, by Gibbs sampling: MICProB (Xiong et al. 2024).
-
-    Parameters and attributes are those of `MultimodalMIL`; X and bags are lists of one array.
-    """
-
-    def __init__(
-        self,
-        *,
-        chains: int = 4,
-        burn_in: int = 1000,
-        draws: int = 1000,
-        intercept_variance: float = 16.0,
-        slope_variance: float = 4.0,
-        samples: int = 1000,
-        random_state: int = 0,
-        device: str | torch.device | None = None,
-    ) -> None:
-        """Take parameters; they are checked in `fit`."""
-        super().__init__(
-            method="gibbs",
-            chains=chains,
-            burn_in=burn_in,
-            draws=draws,
-            intercept_variance=intercept_variance,
-            slope_variance=slope_variance,
-            samples=samples,
-            random_state=random_state,
-            device=device,
-        )
-
-    def fit(self, X: Sequence[Values], bags: Sequence[Values], labels: Values) -> Self:
-        """As `MultimodalMIL.fit`. Raises `DataError` for more than one modality."""
-        if isinstance(X, list | tuple) and len(X) != 1:
-            raise DataError(f"MICProB takes one modality, got {len(X)}; use MultimodalMIL(method='gibbs')")
-        return super().fit(X, bags, labels)

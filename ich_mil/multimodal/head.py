@@ -31,7 +31,7 @@ from ich_mil.sets.features import FeatureSet
 if TYPE_CHECKING:
     from ich_mil.multimodal.estimator import MultimodalMIL
 
-NAME, FORMAT = "head", "ich_mil.multimodal_head.1"
+NAME, FORMAT = "head", "ich_mil.multimodal_head.2"
 SAMPLES = 1000
 """Draws behind the calibration."""
 KEPT_SETTINGS = ("calibration", "random_state")
@@ -43,14 +43,12 @@ class MultimodalReport:
     """History of a fit.
 
     Attributes:
-        bounds: evidence bound after each sweep of the best restart; empty for Gibbs sampling.
-        restart_bounds: last bound of each restart.
-        r_hat: largest R-hat of Gibbs sampling.
+        acceptance: mean probability of acceptance of `hmc`; None where no such chain ran.
+        r_hat: largest R-hat of `nuts`.
         message: the fit in one sentence.
     """
 
-    bounds: tuple[float, ...]
-    restart_bounds: tuple[float, ...]
+    acceptance: float | None
     r_hat: float | None
     message: str
 
@@ -58,12 +56,14 @@ class MultimodalReport:
     def of(cls, model: "MultimodalMIL", kinds: Sequence[str]) -> Self:
         """Report of a fitted model."""
         used = f"{model.method} with {', '.join(kinds)}"
-        if model.method == "gibbs":
+        if model.method == "nuts":
             told = f"R-hat {model.r_hat_:.3f}, {model.effective_samples_:.0f} effective draws"
-            return cls((), (), model.r_hat_, f"{used}: {told}")
-        bounds = model.bounds_.tolist()
-        told = f"best bound {bounds[-1]:.2f} of {len(model.restart_bounds_)} restarts, {len(bounds)} sweeps"
-        return cls(tuple(bounds), tuple(model.restart_bounds_.tolist()), None, f"{used}: {told}")
+            return cls(None, model.r_hat_, f"{used}: {told}")
+        if model.acceptance_ is None:
+            return cls(
+                None, None, f"{used}: draws of the normal approximation, too many instances for chains"
+            )
+        return cls(model.acceptance_, None, f"{used}: {model.acceptance_:.0%} of the trajectories accepted")
 
 
 class MultimodalHead:
@@ -94,7 +94,7 @@ class MultimodalHead:
 
     @property
     def name(self) -> str:
-        """Method and sizes, such as 'vMMIC (laplace), 8 slice features'."""
+        """Method and sizes, such as 'vMMIC (hmc), 8 slice features'."""
         sizes = [len(one.mean) for one in self.model.scalings_[1:]]
         parts = [f"{len(self.x_mean)} slice features"]
         for kind, size in zip(self.extras, sizes, strict=True):

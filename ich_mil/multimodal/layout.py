@@ -18,7 +18,7 @@ from torch import Tensor
 from ich_mil.kernels.leave_one_out import Turns
 
 CHUNK_ROWS = 32_768
-"""Instances of a chunk times replicates: its temporary tensors stay near the processor."""
+"""Instances of a chunk: its temporary tensors stay near the processor."""
 
 
 class Rows(NamedTuple):
@@ -86,7 +86,7 @@ class Columns(NamedTuple):
         return cls(tuple(slice(*pair) for pair in pairwise(ends)), ends[-1])
 
 
-def _value_order(one: Rows) -> np.ndarray:
+def value_order(one: Rows) -> np.ndarray:
     """Rows (N,) sorted by bag, and within a bag by their values."""
     direction = torch.randn(one.x.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     value = (one.x.detach().cpu() @ direction).numpy()  # almost surely equal for equal rows alone
@@ -101,7 +101,7 @@ def chunks_of(modalities: Sequence[Rows], n_bags: int, *, rows: int = CHUNK_ROWS
         n_bags: B.
         rows: about so many instances in a chunk; a bag stays whole.
     """
-    orders = [_value_order(one) for one in modalities]
+    orders = [value_order(one) for one in modalities]
     sizes = [np.bincount(one.bags.cpu().numpy(), minlength=n_bags) for one in modalities]
     ends = [np.concatenate([[0], size.cumsum()]) for size in sizes]
     filled = np.sum(ends, axis=0) // rows

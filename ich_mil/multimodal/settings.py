@@ -1,9 +1,8 @@
 """Settings of the multimodal head of a run; importable without torch."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Field
@@ -11,21 +10,18 @@ from pydantic.dataclasses import dataclass
 
 from ich_mil.errors import ConfigError
 
-Method = Literal["variational", "laplace", "gibbs"]
+Method = Literal["hmc", "nuts"]
+Prior = Literal["learned", "thesis"]
+CHOICES = {"method": get_args(Method), "prior": get_args(Prior)}
+LEAST = {"gradients": 1, "chains": 2, "draws": 4, "samples": 2, "random_state": 0}
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise `ConfigError` unless the parameters of `MultimodalMIL` are in range; others are ignored."""
-    if parameters.get("method", "gibbs") not in get_args(Method):
-        raise ConfigError(
-            f"method must be one of {', '.join(get_args(Method))}; got {parameters['method']!r}"
-        )
-    for name in ("tolerance", "intercept_variance", "slope_variance"):
-        value = parameters.get(name, 1.0)
-        if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < math.inf:
-            raise ConfigError(f"{name} must be a finite number above 0, got {value!r}")
-    least = {"restarts": 1, "screen": 10, "sweeps": 1, "samples": 2, "random_state": 0}
-    for name, low in (least | {"chains": 2, "burn_in": 0, "draws": 4}).items():
+    for name, allowed in CHOICES.items():
+        if parameters.get(name, allowed[0]) not in allowed:
+            raise ConfigError(f"{name} must be one of {', '.join(allowed)}; got {parameters[name]!r}")
+    for name, low in LEAST.items():
         value = parameters.get(name, low)
         if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < low:
             raise ConfigError(f"{name} must be a whole number of at least {low}, got {value!r}")
@@ -37,18 +33,18 @@ class MultimodalSettings:
 
     Attributes:
         method: inference, as in `MultimodalMIL`.
-        restarts: restarts of variational inference.
-        tolerance: relative change of the bound at which a restart ends.
-        chains: chains of the Gibbs sampler.
-        draws: kept draws of a chain.
+        prior: prior of the slopes, as in `MultimodalMIL`.
+        gradients: gradients of a fit by `hmc`, as in `MultimodalMIL`.
+        chains: chains of `nuts`.
+        draws: kept draws of a chain of `nuts`.
         text_features: number of features of a sentence (`SentenceEmbedding`).
     """
 
-    method: Method = "laplace"
-    restarts: int = 8
-    tolerance: float = 1e-5
+    method: Method = "hmc"
+    prior: Prior = "learned"
+    gradients: int = 4000
     chains: int = 4
-    draws: int = 1000
+    draws: int = 500
     text_features: Annotated[int, Field(ge=1)] = 10
 
     def __post_init__(self) -> None:

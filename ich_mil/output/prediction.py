@@ -1,8 +1,8 @@
 """Predict the studies of a folder: probabilities with uncertainty, heatmaps, pages and DICOM results.
 
-In: a folder with one study or several, as exported by a PACS, and a trained model. Out: `predictions.csv`,
-`predictions.json`, `maps/`, `features.safetensors` (for an ensemble also `features_1.safetensors`, ...),
-`prepared/` with the ledger, and the files of `ich_mil.output.study_pages`.
+In: a folder with one study or several, as exported by a PACS, and a trained model. Out: `scans.csv`,
+`slices.csv`, `predictions.json`, `maps/`, `features.safetensors` (for an ensemble also
+`features_1.safetensors`, ...), `prepared/` with the ledger, and the files of `ich_mil.output.study_pages`.
 """
 
 from pathlib import Path
@@ -69,7 +69,7 @@ def predict_folder(
     pages = StudyPages(results, prepared, out, shown)
     for prediction in progress(predicted, total=len(predicted), what="heatmaps and pages"):
         study = prepared_study(prepared, prediction.scan)
-        maps = make_maps(trained, study.hu, prediction)
+        maps = make_maps(trained, study.hu, prediction) if shown.heatmaps else None
         write_maps(maps, out, prediction, results.model)
         pages.add(prediction, study, maps)
     pages.finish()

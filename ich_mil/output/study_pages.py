@@ -27,11 +27,13 @@ class Shown:
     """Options of the output.
 
     Attributes:
+        heatmaps: make heatmaps of predicted studies.
         dicom: write DICOM results.
         names: show names and other DICOM texts on the pages.
         replaced: earlier DICOM results of the same study, which the new ones replace.
     """
 
+    heatmaps: bool = True
     dicom: bool = False
     names: bool = False
     replaced: tuple[Path, ...] = ()

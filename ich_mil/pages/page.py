@@ -60,14 +60,14 @@ def render(template: str, *, script: str = "", **values: Any) -> str:
 
     Args:
         template: file name in `templates/`.
-        script: file name of the page's script in `templates/`, if any.
+        script: file name of the page's own script in `templates/`, if any; `light.js` is on every page.
         values: variables of the template.
     """
     environment = _environment()
-    code = _source(script) if script else ""
+    code = "\n".join(_source(name) for name in ("light.js", script) if name)
     style = _source("style.css")
     policy = f"default-src 'none'; img-src data:; style-src {_digest(style)}"
-    policy += f"; script-src {_digest(code)}" if code else ""
+    policy += f"; script-src {_digest(code)}"
     return environment.get_template(template).render(
         **values,
         policy=f"{policy}; base-uri 'none'; form-action 'none'",

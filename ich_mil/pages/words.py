@@ -1,6 +1,6 @@
 """Sentences on the result of one scan, for its page and DICOM results.
 
-Every number in them is in `predictions.json`; slices are numbered from 1 here and from 0 there.
+Every number in them is in `predictions.json`.
 """
 
 from ich_mil.ledger import THRESHOLD

@@ -6,8 +6,9 @@ bit-identical, in any order. In a feature table, scans of one slice are not comp
 equal features by chance.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -19,8 +20,11 @@ from ich_mil.files import digest, write_csv
 from ich_mil.sets.labels import UNKNOWN, binary, name_some, read_label_csv
 
 SPLITS = ("train", "validation", "test")
-SPLIT_COLUMNS = ["scan", "patient", "label", "split", "content"]
-"""Columns of `splits.csv`; `content` is a digest of the slices (`content_of`)."""
+INHERITED = "inherited"
+"""Entry of `split` for a scan that an earlier network learned, whose weights this run started from."""
+SPLIT_COLUMNS = ["scan", "patient", "label", "split", "learn", "content"]
+"""Columns of `splits.csv`; `learn` is what the scan trains (`SetSettings.learn`), `content` a digest of its
+slices (`content_of`)."""
 
 AND = " = "
 """Separator between the keys of a patient who has several."""
@@ -57,12 +61,20 @@ def patient_key(patient_id: str) -> str:
     return f"P{digest(patient_id.encode())}" if patient_id else ""
 
 
-def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: int) -> pd.DataFrame:
+def draw_splits(
+    scans: pd.DataFrame,
+    *,
+    validation: float,
+    test: float,
+    seed: int,
+    kept: Mapping[str, str] = MappingProxyType({}),
+) -> pd.DataFrame:
     """Draw a random split by patient, stratified by whether the patient has a positive scan.
 
     Patients who have a scan of several slices and patients who have only single slices are further strata,
     unless both are too few for every split. `validation` and `test` are shares of patients in [0, 1). `scans`
-    is indexed by scan id and has columns `patient`, `label`, `content`, and optionally `slices`, the number.
+    is indexed by scan id and has columns `patient`, `label`, `content`, and optionally `slices`, the number,
+    and `learn`. Patients in `kept` (`splits_before`) are not drawn.
 
     Returns:
         A table with columns `SPLIT_COLUMNS`, in the order of `scans`.
@@ -77,11 +89,11 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
     several = (scans.slices > 1 if "slices" in scans else scans.label >= 0).groupby(scans.patient).any()
     shares = {name: share for name, share in (("test", test), ("validation", validation)) if share}
     generator = np.random.default_rng(seed)
-    split = dict.fromkeys(patients.index, "train")
+    split = dict.fromkeys(patients.index, "train") | {**kept}
     for label in (0, 1):
-        own = patients.index[patients == label]
+        own = patients.index[(patients == label) & ~patients.index.isin([*kept])]
         sizes = {name: max(round(share * len(own)), 1) for name, share in shares.items()}
-        if sum(sizes.values()) >= len(own):
+        if sum(sizes.values()) >= len(own) and not kept:
             raise DataError(
                 f"{len(own)} patients with label {label} are too few for the shares "
                 f"validation {validation:g} and test {test:g}: every split needs one; add scans of that "
@@ -91,28 +103,69 @@ def draw_splits(scans: pd.DataFrame, *, validation: float, test: float, seed: in
         if max(map(len, kinds)) <= len(shares):  # neither stratum has enough patients for every split
             kinds = [own]
         for part in map(generator.permutation, kinds):
-            least = int(len(part) > len(shares))
+            least = int(len(part) > len(shares) and not kept)
             sizes = {name: max(round(share * len(part)), least) for name, share in shares.items()}
             for name, size in sizes.items():
                 split.update(dict.fromkeys(part[:size], name))
                 part = part[size:]
-    table = scans.rename_axis("scan").reset_index()
+    table = scans.assign(learn=scans.get("learn", "all")).rename_axis("scan").reset_index()
     return table.assign(split=table.patient.map(split))[SPLIT_COLUMNS]
 
 
+def splits_before(scans: pd.DataFrame, before: pd.DataFrame) -> dict[str, str]:
+    """Split of the patients of `scans` who are in `before`, rows of the `splits.csv` of an earlier run.
+
+    A network remembers what it was trained on, so its training scans cannot be held out from a run that
+    starts from its weights. Scans of `INHERITED` are its training scans too.
+    """
+    known: dict[str, str] = {}
+    for split in reversed(SPLITS):  # the first takes precedence
+        rows = before.split.replace(INHERITED, SPLITS[0]) == split
+        known |= dict.fromkeys(_keys(before[rows]), split)
+    found: dict[str, str] = {}
+    for scan, patient, content in zip(scans.index, scans.patient, scans.content, strict=True):
+        splits = [known[key] for key in scan_keys(scan, patient, content) if key in known]
+        if splits:
+            found[patient] = min([*splits, found.get(patient, SPLITS[-1])], key=SPLITS.index)
+    return found
+
+
+def network_learned(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `splits.csv` of scans that a network was trained on, or an earlier one of its weights."""
+    own = table.split.isin(["train", "validation"]) & (table.learn == "all")
+    return table[own | (table.split == INHERITED)]
+
+
+def with_inherited(splits: pd.DataFrame, earlier: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """`splits` with the scans that networks of the `earlier` tables learned, as rows of split `INHERITED`."""
+    rows = [network_learned(table).assign(split=INHERITED) for table in earlier]
+    return pd.concat([splits, *rows], ignore_index=True).drop_duplicates()
+
+
+def _keys(table: pd.DataFrame) -> dict[str, str]:
+    return keys_of(table.set_index("scan"))
+
+
 def read_scan_list(path: Path) -> pd.DataFrame:
-    """Read the distinct rows of a CSV file with columns `scan,split`. `DataError` for an unknown split."""
+    """Read the distinct rows of a CSV file with columns `scan,split`. `DataError` for an unknown split.
+
+    In the `splits.csv` of a run, rows of scans that only earlier networks learned are left out.
+    """
     table = read_label_csv(path, ["scan", "split"])[["scan", "split"]].drop_duplicates()
+    table = table[table.split != INHERITED]
     wrong = table[~table.split.isin(SPLITS)]
     if len(wrong):
         raise DataError(f"{path}: split must be one of {', '.join(SPLITS)}, got {wrong.split.iloc[0]!r}")
     return table
 
 
-def read_splits(path: Path, scans: pd.DataFrame) -> pd.DataFrame:
+def read_splits(
+    path: Path, scans: pd.DataFrame, *, kept: Mapping[str, str] = MappingProxyType({})
+) -> pd.DataFrame:
     """Read a user-defined split, a CSV file with columns `scan,split`; scans without a row are left out.
 
-    `DataError`: an unknown split or scan, or as in `check_splits`.
+    `DataError`: an unknown split or scan, a patient held out who was not in `kept` (`splits_before`), or as
+    in `check_splits`.
     """
     table = read_scan_list(path)
     if unknown := sorted(set(table.scan) - set(scans.index)):
@@ -120,8 +173,14 @@ def read_splits(path: Path, scans: pd.DataFrame) -> pd.DataFrame:
             f"{path}: names {len(unknown)} scans that are not among those to train on: {name_some(unknown)}; "
             "take these rows out"
         )
-    table = table.join(scans[["patient", "label", "content"]], on="scan")
+    table = table.join(scans.assign(learn=scans.get("learn", "all")), on="scan")
     check_splits(table, str(path))
+    earlier = table.patient.map(kept).map(SPLITS.index, na_action="ignore")
+    if len(leaked := table.scan[table.split.map(SPLITS.index) > earlier]):
+        raise DataError(
+            f"{path}: holds out {len(leaked)} scans that the networks to start from were trained on: "
+            f"{name_some(list(leaked))}; put them into train, or start from other networks"
+        )
     return table[SPLIT_COLUMNS]
 
 
@@ -158,8 +217,8 @@ def keys_of(scans: pd.DataFrame) -> dict[str, str]:
 
 
 def learned_from(table: pd.DataFrame) -> dict[str, str]:
-    """`keys_of` the scans of a split that were used for training or calibration: all but the test scans."""
-    return keys_of(table[table.split != "test"].set_index("scan"))
+    """`keys_of` the scans that were used for training or calibration: all rows but the test scans."""
+    return _keys(table[table.split != "test"])
 
 
 def check_unseen(scans: pd.DataFrame, learned: Mapping[str, str], source: str) -> None:
@@ -189,10 +248,16 @@ def write_splits(table: pd.DataFrame, path: Path) -> None:
 
 
 def load_splits(path: Path) -> pd.DataFrame:
-    """Read a split written by `write_splits`. `DataError` as in `check_splits`."""
+    """Read the split of a run, written by `write_splits`. `DataError` as in `check_splits`."""
+    table = load_learned(path)
+    return table[table.split != INHERITED].reset_index(drop=True)
+
+
+def load_learned(path: Path) -> pd.DataFrame:
+    """Read `splits.csv` with the scans that earlier networks learned. `DataError` as in `check_splits`."""
     table = read_label_csv(path, SPLIT_COLUMNS)
     table = table.assign(label=binary(table.label, path)).reset_index(drop=True)
-    check_splits(table, str(path))
+    check_splits(table[table.split != INHERITED], str(path))
     return table
 
 

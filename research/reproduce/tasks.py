@@ -228,7 +228,7 @@ def clean_list(
         return table[~away]
 
     table = leave_out(table, ~table.scan.isin(scans.index), "is not among the prepared scans")
-    table = table.join(scans[["patient", "label", "content"]], on="scan")
+    table = table.join(scans[["patient", "label", "content"]].assign(learn="all"), on="scan")
     table = leave_out(table, table.label == UNKNOWN, "has no label")
     # test scans have priority over validation scans, and these over training scans
     for split, worth_more in (("validation", "test"), ("train", "test"), ("train", "validation")):

@@ -97,7 +97,7 @@ def maps_of(n_slices: int, *, most: int = 2, seed: int = 0) -> ScanMaps:
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.permutation(n_slices)[:most]).astype(np.int64)
     shape = (len(chosen), 6, 6)
-    return ScanMaps(chosen, rng.normal(size=shape).astype(np.float32), rng.random(shape, dtype=np.float32))
+    return ScanMaps(chosen, rng.random(shape, dtype=np.float32), rng.random(shape, dtype=np.float32))
 
 
 def write(root: Path, out: Path, *, thickness_mm: float = 5.0, most: int = 2) -> Made:

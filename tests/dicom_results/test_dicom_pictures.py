@@ -7,6 +7,7 @@ import pytest
 from highdicom import imread
 from highdicom.ko import KeyObjectSelectionDocument
 from pydicom import dcmread
+from pydicom.uid import JPEGLSLossless
 
 from ich_mil.dicom_results import picture
 from ich_mil.dicom_results.capture import secondary_captures
@@ -40,6 +41,7 @@ def test_captures_are_summary_and_mapped_slices(made):
         assert [referenced(item) for item in ds.SourceImageSequence] == sources(context, int(place))
         assert (ds.BurnedInAnnotation, ds.PhotometricInterpretation) == ("NO", "RGB")
     for path in made.named("capture"):
+        assert dcmread(path).file_meta.TransferSyntaxUID == JPEGLSLossless
         np.testing.assert_array_equal(imread(path).pixel_array, dcmread(path).pixel_array)
 
 

@@ -42,7 +42,7 @@ class OfHead:
 
 class OfMultimodal:
     def fit(self, x=X, bags=BAGS, y=Y, covariates=COVARIATES):
-        model = MultimodalMIL(method="variational", restarts=1, sweeps=20, samples=20)
+        model = MultimodalMIL(gradients=50, samples=20)
         return model.fit([x, covariates], [bags, SCANS], y)
 
     def predict(self, model, x=X, bags=BAGS, covariates=COVARIATES):

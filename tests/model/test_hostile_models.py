@@ -55,7 +55,9 @@ def whole(tmp_path_factory):
     }
     write_json(folder / "run.json", about)
     write_splits(
-        pd.DataFrame([["s", "p", 0, "train", "c"], ["t", "q", 1, "train", "d"]], columns=SPLIT_COLUMNS),
+        pd.DataFrame(
+            [["s", "p", 0, "train", "all", "c"], ["t", "q", 1, "train", "all", "d"]], columns=SPLIT_COLUMNS
+        ),
         folder / "splits.csv",
     )
     CnnSigmoid(1.0, 0.0).save(folder / "cnn_sigmoid.json")
@@ -63,6 +65,7 @@ def whole(tmp_path_factory):
     save_head(head, folder)
     both = folder.with_name("both")
     shutil.copytree(folder, both / "member_0")
+    shutil.copy(folder / "splits.csv", both)
     write_json(both / "run.json", about | {"members": ["member_0"]})
     write_ensemble(Calibration("max", 2.0, 0.0), both)
     return folder

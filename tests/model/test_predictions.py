@@ -26,7 +26,13 @@ from ich_mil.ledger import (
     incomplete,
 )
 from ich_mil.model.assembly import make_results
-from ich_mil.model.predictions import read_results, results_table, write_results
+from ich_mil.model.predictions import (
+    SCAN_COLUMNS,
+    SLICE_COLUMNS,
+    read_results,
+    scan_table,
+    write_results,
+)
 from ich_mil.sets.labels import UNKNOWN
 from tests.results import MODEL
 
@@ -122,7 +128,8 @@ def test_what_is_written_is_what_is_read(results, tmp_path):
     assert tree["notice"] == NOTICE
     scan = tree["scans"][0]
     assert (scan["probability"], scan["interval_95"], scan["decision"]) == (0.9, [0.8, 0.95], "positive")
-    assert scan["runs"] == [{"first": 1, "last": 1, "scan_without": 0.3}]
+    assert scan["runs"] == [{"first": 2, "last": 2, "scan_without": 0.3}]
+    assert [one["slice"] for one in scan["slices"]] == [1, 2]
     assert scan["slices"][0]["corrections"] == ["padding", "already-hu"]
     assert scan["slices"][0]["label"] is None
     assert tree["scans"][1]["slices"][0]["scan_without"] is None
@@ -131,26 +138,26 @@ def test_what_is_written_is_what_is_read(results, tmp_path):
     assert [line.file for line in results.ledger] == ["readme.txt"]
 
 
-def test_both_files_say_the_same(results, tmp_path):
+def test_the_tables_say_what_json_says(results, tmp_path):
     write_results(results, tmp_path)
-    table = pd.read_csv(tmp_path / "predictions.csv")
-    assert table.level.tolist() == ["scan", "slice", "slice", "scan", "slice", "scan", "slice", "slice"]
-    scans = table[table.level == "scan"]
+    scans, slices = (pd.read_csv(tmp_path / f"{name}.csv") for name in ("scans", "slices"))
     assert scans.probability.tolist() == [scan.probability for scan in results.scans]
     assert scans.decision.tolist() == ["positive", "look", "negative"]
     assert scans.corrections.tolist()[0] == "already-hu|padding"
-    slices = table[table.level == "slice"]
+    assert slices.scan.tolist() == ["a", "a", "b", "c", "c"]
+    assert slices.slice.tolist() == [1, 2, 1, 1, 2]
     assert slices.scan_without.tolist()[:2] == [0.9, 0.3]
     assert slices.scan_without.isna().tolist() == [False, False, True, False, False]
     assert slices.label.tolist()[1] == 1
-    assert table.equals(table[results_table(results).columns])
+    assert [*scans.columns] == SCAN_COLUMNS
+    assert [*slices.columns] == SLICE_COLUMNS
 
 
 def test_the_folder_of_a_scan_stands_beside_its_id(results, tmp_path):
     assert [scan.title for scan in results.scans] == ["001 (a)", "b", "c"]
     write_results(results, tmp_path)
     assert read_results(tmp_path) == results
-    table = pd.read_csv(tmp_path / "predictions.csv", dtype=str, keep_default_na=False)
+    table = pd.read_csv(tmp_path / "scans.csv", dtype=str, keep_default_na=False)
     assert table.groupby("scan").folder.unique().map(list).to_dict() == {"a": ["001"], "b": [""], "c": [""]}
 
 
@@ -201,7 +208,7 @@ def test_a_scan_unlike_the_training_scans_is_marked_in_both_files_and_never_nega
         assert [scan.decision for scan in found.scans] == [POSITIVE, LOOK, decision]
     write_results(found, tmp_path)
     assert read_results(tmp_path) == found
-    table = pd.read_csv(tmp_path / "predictions.csv").query("level == 'scan'")
+    table = pd.read_csv(tmp_path / "scans.csv")
     assert table.unlikeness.tolist() == pytest.approx([1.0, np.nan, 1.01], nan_ok=True)
     assert set(table.trained_on) == {MODEL.trained_on}
     assert table.prevalence.isna().all()
@@ -209,9 +216,7 @@ def test_a_scan_unlike_the_training_scans_is_marked_in_both_files_and_never_nega
 
 def test_scans_of_the_table_have_the_assumed_prevalence():
     found = made(*parts(), set_name="new", model=replace(MODEL, prevalence=0.05))
-    table = results_table(found)
-    assert set(table[table.level == "scan"].prevalence) == {0.05}
-    assert table[table.level == "slice"].prevalence.isna().all()
+    assert set(scan_table(found).prevalence) == {0.05}
 
 
 @pytest.mark.parametrize(
@@ -225,10 +230,7 @@ def test_the_interval_decides_without_thresholds(low, high, decision):
     assert {scan.decision for scan in found.scans} == {decision}
     assert found.decided_by == f"{BY_INTERVAL}; {WHOLE_ONLY}"
     assert not has_guarantee(found.decided_by)
-    table = results_table(found)
-    scans = table.level == "scan"
-    assert set(table.decided_by[scans]) == {"interval"}
-    assert table[["decision", "decided_by"]][~scans].isna().all(axis=None)
+    assert set(scan_table(found).decided_by) == {"interval"}
 
 
 def test_thresholds_decide_by_the_probability_that_is_written():
@@ -241,7 +243,7 @@ def test_thresholds_decide_by_the_probability_that_is_written():
     assert [(scan.probability, scan.decision) for scan in found.scans] == wanted
     assert found.decided_by == f"{triage.guarantees} {WHOLE_ONLY.capitalize()}."
     assert has_guarantee(found.decided_by)
-    assert set(results_table(found).decided_by.dropna()) == {"thresholds"}
+    assert set(scan_table(found).decided_by) == {"thresholds"}
 
 
 def test_a_scan_that_was_not_seen_whole_is_not_called_negative():

@@ -16,6 +16,7 @@ from ich_mil.model.predictions import Provenance
 from ich_mil.model.storage import load_model
 from ich_mil.prediction import Model
 from ich_mil.sets.features import bare_features
+from ich_mil.sets.splits import draw_splits, write_splits
 from ich_mil.sets.views import Views
 from tests.model.test_hostile_models import both, run, whole  # noqa: F401  fixtures
 
@@ -39,6 +40,7 @@ def model(features, tmp_path_factory):
     head = GaussianProcessHead.fit(features, SETTINGS)
     about = Provenance("VGPMIL", "1", "w", "c", "Platt scaling", "20 scans", prevalence=0.4)
     folder = tmp_path_factory.mktemp("model")
+    write_splits(draw_splits(features.table, validation=0.2, test=0, seed=0), folder / "splits.csv")
     member = Member(folder, None, head, None, 0, None)
     return TrainedModel(folder, (member,), OWN, about, samples=300, bootstrap=10, seed=0)
 

@@ -139,3 +139,15 @@ def test_chains_do_not_touch_each_other():
     alone = approximation(theta[1:2], S, labels[1:2])
     torch.testing.assert_close(together.mode[1], alone.mode[0], rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(together.log_evidence[1], alone.log_evidence[0], rtol=1e-9, atol=1e-9)
+
+
+def test_the_density_of_a_chain_ignores_other_chains():
+    """Detailed balance: q is a function of θ alone, also where W is that of the last step."""
+    theta, S, labels = random_problem(12, 3, 2, 20)
+    theta = theta * torch.logspace(-1, 2, 12, dtype=torch.float64)[:, None, None]
+    K, start = covariance(theta, S), 0.1 * labels
+    together = laplace(K, labels, start, curvature_at_mode=False)
+    for r in range(len(K)):
+        alone = laplace(K[r, None], labels[r, None], start[r, None], curvature_at_mode=False)
+        torch.testing.assert_close(together.mode[r], alone.mode[0], rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(together.hessian.root[r], alone.hessian.root[0], rtol=1e-10, atol=1e-10)

@@ -3,9 +3,8 @@
 import numpy as np
 import torch
 
-from ich_mil.multimodal.inference.coefficients import Prior
-from ich_mil.multimodal.inference.variational import Model
-from ich_mil.multimodal.layout import Columns, Rows, chunks_of
+from ich_mil.multimodal.inference.likelihood import Likelihood
+from ich_mil.multimodal.layout import Columns, Rows
 
 
 def simulated(
@@ -26,25 +25,13 @@ def simulated(
     return X, bags, y, primary
 
 
-def model_of(
-    X: list[np.ndarray],
-    bags: list[np.ndarray],
-    y: np.ndarray,
-    *,
-    rows: int = 50,
-    prior: Prior | None = None,
-    device: torch.device | str = "cpu",
-) -> Model:
-    """The model of these bags as they are, in chunks of about `rows` instances."""
-    parts = [
+def likelihood_of(
+    X: list[np.ndarray], bags: list[np.ndarray], y: np.ndarray, *, device: torch.device | str = "cpu"
+) -> Likelihood:
+    """The likelihood of these bags as they are."""
+    rows = [
         Rows(torch.as_tensor(x).to(device), torch.as_tensor(b).to(device))
         for x, b in zip(X, bags, strict=True)
     ]
-    widths = [x.shape[1] for x in X]
-    return Model(
-        chunks_of(parts, len(y), rows=rows),
-        torch.as_tensor(2.0 * y - 1).to(device),
-        Columns.of(widths),
-        prior or Prior(),
-        [width + 1 for width in widths],
-    )
+    columns = Columns.of([x.shape[1] for x in X])
+    return Likelihood(rows, torch.as_tensor(2.0 * y - 1).to(device), columns)

@@ -33,7 +33,7 @@ from tests.feature_table import write_features
 
 pytestmark = pytest.mark.filterwarnings("ignore:the model separates")  # few scans are separated by chance
 CONFIG = Path(__file__).parents[2] / "configs" / "multimodal.yaml"
-QUICK = ["--multimodal.restarts", "1", "--multimodal.tolerance", "1e-3", "--multimodal.text_features", "3"]
+QUICK = ["--multimodal.gradients", "100", "--multimodal.text_features", "3"]
 QUICK += ["--bootstrap", "20", "--samples", "200"]
 POSITIVE = ("Fall from a ladder. On warfarin.", "Collapsed, vomiting. Takes warfarin daily.")
 NEGATIVE = ("Headache for a year.", "Dizzy. Headache at times.")
@@ -84,7 +84,7 @@ def features(config: RunConfig) -> FeatureSet:
 
 def test_a_run_from_tables_to_results(config, run):
     model = load_model(run)
-    assert model.provenance.name == "vMMIC (laplace), 3 slice features, 3 sentence features, 2 covariates"
+    assert model.provenance.name == "vMMIC (hmc), 3 slice features, 3 sentence features, 2 covariates"
     assert model.provenance.calibration == "Platt scaling on held-out scans, 50% of them positive"
     metrics = pd.read_csv(run / "external" / "metrics.csv").set_index(["model", "level", "metric"]).value
     assert metrics["multimodal head", "scan", "auc"] > 0.9
@@ -97,7 +97,7 @@ def test_a_run_from_tables_to_results(config, run):
     assert scan.std > 0
     assert [one.kind for one in results.scans[-1].extras][-1] == "sentence"  # its covariates are not known
     told = json.loads((run / "head_fit.json").read_text())["message"]
-    assert told.startswith("laplace with slice, sentence, covariates: best bound")
+    assert told.startswith("hmc with slice, sentence, covariates: ")
     train(config, resume=True)  # nothing is left to do
     moved = [abs(value - scan.probability) for value, _ in ranking(scan)]
     assert moved == sorted(moved, reverse=True)
@@ -156,14 +156,14 @@ def lengths(sentences: Sequence[str]) -> np.ndarray:
 
 
 def test_any_function_of_sentences_embeds_them(features, tmp_path):
-    own = MultimodalSettings(restarts=1, tolerance=1e-3)
+    own = MultimodalSettings(gradients=50)
     settings = RunHeadSettings(family="multimodal", calibration="none")
     head = MultimodalHead.fit(features, settings, own, embed=lengths)
     head.save(tmp_path)
     with pytest.raises(ModelError, match="embed="):
         MultimodalHead.load(tmp_path)
     again = MultimodalHead.load(tmp_path, embed=lengths)
-    assert again.name == "vMMIC (laplace), 3 slice features, 2 sentence features, 2 covariates"
+    assert again.name == "vMMIC (hmc), 3 slice features, 2 sentence features, 2 covariates"
     wanted, got = (scan_logits(one.draw(features, 50, seed=0)) for one in (head, again))
     torch.testing.assert_close(got, wanted, rtol=0, atol=0)
     with pytest.raises(ModelError, match="3 features a slice, these have 8"):
@@ -171,7 +171,7 @@ def test_any_function_of_sentences_embeds_them(features, tmp_path):
 
 
 def test_damaged_head_files_are_refused(features, tmp_path):
-    own = MultimodalSettings(restarts=1, tolerance=1e-3)
+    own = MultimodalSettings(gradients=50)
     settings = RunHeadSettings(family="multimodal", calibration="none")
     MultimodalHead.fit(features, settings, own, embed=lengths).save(tmp_path)
     path, tensors = tmp_path / "head.json", tmp_path / "head.safetensors"

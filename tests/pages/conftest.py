@@ -118,6 +118,7 @@ def browser(chromium, pages):
     chromium.get_log("performance")
     chromium.get((pages / "study.html").as_uri())
     yield chromium
+    chromium.execute_script("localStorage.clear()")  # the choice of a light page
     assert chromium.get_log("browser") == []
     events = [json.loads(line["message"])["message"] for line in chromium.get_log("performance")]
     asked = [

@@ -58,7 +58,7 @@ def test_the_page_says_what_predictions_json_says():
         "Refused: a repeated slice",
         "Not a plain axial head series",
         "Refused: a localizer",
-        "where the 95 % interval lies against 50 %; nothing is promised",
+        "where the 95 % interval lies against 50 %, without a guarantee",
         "Label of the data set: hemorrhage",
         "Slice 13: 94 % (90 % to > 99 %)",
         "Heatmaps: slices 13–17 only",

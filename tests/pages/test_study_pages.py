@@ -68,7 +68,7 @@ def test_pages_worklist_and_dicom_without_a_model(folder):
     left = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
     shown = {one for one in left if one.startswith(("scan-", "studies", "index", "maps", "dicom"))}
     assert shown == {f"dicom/{pages[0].stem}/ours.txt"}
-    assert {"predictions.json", "predictions.csv", "prepared/prepared.json"} <= left
+    assert {"predictions.json", "scans.csv", "slices.csv", "prepared/prepared.json"} <= left
 
 
 def test_pages_mark_the_sides_that_the_prepared_scan_knows(folder):

@@ -220,7 +220,7 @@ def test_worker_beside_storescp(tmp_path, ended, slices):
     (state,) = worker.states()
     assert len(state["contents"]) == len(slices)
     (folder,) = (path for path in worker.out.glob("*/*") if path.is_dir())
-    assert {"index.html", "predictions.csv", "dicom"} <= {path.name for path in folder.iterdir()}
+    assert {"index.html", "scans.csv", "dicom"} <= {path.name for path in folder.iterdir()}
     assert list(folder.rglob("report-1.dcm"))
     worker.process.terminate()
     assert worker.wait() == 0

@@ -32,10 +32,10 @@ from ich_mil.model.copying import copy_run
 from ich_mil.model.folder import check_new, read_run
 from ich_mil.model.model import TrainedModel
 from ich_mil.model.site.validate import MeasuredSet, Site
-from ich_mil.model.storage import load_model, save_calibration
+from ich_mil.model.storage import learned_table, load_model, save_calibration
 from ich_mil.progress import say
 from ich_mil.sets.features import FeatureSet
-from ich_mil.sets.splits import SPLIT_COLUMNS, keys_of, load_splits, scan_keys, write_splits
+from ich_mil.sets.splits import SPLIT_COLUMNS, keys_of, scan_keys, write_splits
 
 LEAST_OF_A_LABEL = 5
 """Minimum of scans per label; with fewer, or below `LEAST_SCANS` patients, prevalence is too uncertain."""
@@ -136,12 +136,12 @@ def _write_all_but_head(trained: TrainedModel, measured: MeasuredSet, out: Path)
     own = CnnSigmoid.load(trained.folder / CNN_SIGMOID)
     if own and (new := own.at_site(features.cnn_scan, features.labels)):
         new.save(out / CNN_SIGMOID)
-    write_splits(_splits(load_splits(trained.folder / "splits.csv"), scans), out / "splits.csv")
+    write_splits(_splits(learned_table(trained.folder), scans), out / "splits.csv")
 
 
 def _splits(splits: pd.DataFrame, scans: pd.DataFrame) -> pd.DataFrame:
     """Split of the recalibrated run: scans of the site are added to the split `validation`."""
-    site = scans.rename_axis("scan").reset_index().assign(split="validation")[SPLIT_COLUMNS]
+    site = scans.rename_axis("scan").reset_index().assign(split="validation", learn="heads")[SPLIT_COLUMNS]
     # the site may include patients held out by the run; they are no longer held out
     seen, rows = keys_of(scans), zip(splits.scan, splits.patient, splits.content, strict=True)
     kept = [scan_keys(*row).isdisjoint(seen) for row in rows]

@@ -1,12 +1,13 @@
-"""Kinds of bleed of positive scans: one multiple-kernel Gaussian process per kind, one kernel per network.
+"""Kinds of bleed of positive scans: a logistic regression, or several kernels, for each kind.
 
 In: predictions of scans with known kinds, whose folder holds the features of every network, and a CSV of the
 kinds. Out: a folder with one model per kind and `kinds.json`; with it `ich-mil predict --kinds` adds the
 probability of each kind to scans that are not called negative.
 
-A scan may show several kinds, so each kind is classified against the rest, by chains of its own
-(`ich_mil.multikernel`; O'Harney et al. 2014). A network describes a scan by the mean and the maximum of its
-slice features. Training scans are those with at least one kind: probabilities hold for scans with a bleed.
+A scan may show several kinds, so each kind is classified against the rest: by logistic regression, or by a
+Gaussian process with one kernel per network (`ich_mil.multikernel`; O'Harney et al. 2014). The description of
+a scan by a network is the mean and the maximum of its slice features. Training scans are those with at least
+one kind: probabilities hold for scans with a bleed.
 
 Shapes: B scans, D features of a network.
 """
@@ -23,9 +24,11 @@ from sklearn.metrics import log_loss, roc_auc_score
 from sklearn.model_selection import StratifiedGroupKFold
 
 from ich_mil.errors import ConfigError, DataError, ModelError
+from ich_mil.evaluate.bootstrap import Interval, patient_bootstrap
 from ich_mil.files import alone, write_json
 from ich_mil.ledger import NOTICE
 from ich_mil.model.predictions import KindResult
+from ich_mil.model.site.logistic_kind import LogisticKind
 from ich_mil.model.storage import load_model
 from ich_mil.model_files import read_json
 from ich_mil.multikernel import MultiKernelGP
@@ -35,7 +38,7 @@ from ich_mil.sets.features import FeatureSet
 from ich_mil.sets.labels import binary, name_some, read_label_csv
 from ich_mil.sets.views import Views
 
-FORMAT = "ich_mil.kinds.1"
+FORMAT = "ich_mil.kinds.2"
 DESCRIPTION = "kinds.json"
 NOT_KINDS = frozenset({"scan", "label", "patient", "probability", "any"})
 """Columns of the CSV that name no kind."""
@@ -43,6 +46,7 @@ FOLDS = 5
 Fold = tuple[np.ndarray, np.ndarray]
 """Places of the scans to train on, and of the held-out scans."""
 SAMPLER: Mapping[str, Any] = {"chains": 4, "burn_in": 300, "draws": 300}
+KindModel = LogisticKind | MultiKernelGP
 
 
 def _embed(views: Views) -> dict[str, np.ndarray]:
@@ -56,7 +60,7 @@ def _mean_and_max(features: FeatureSet) -> np.ndarray:
     return np.hstack([mean, np.maximum.reduceat(x, starts)])
 
 
-def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path) -> None:
+def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path, kernels: bool = False) -> None:
     """Fit a model for each kind, measure it on held-out folds by patient, and write both to `out`.
 
     Args:
@@ -64,33 +68,43 @@ def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path) -> None:
         kinds: CSV with a column scan and one 0/1 column per kind.
         model: the model of the predictions.
         out: folder to write.
+        kernels: fit several kernels, and compare them with logistic regression on the folds.
     """
     trained = load_model(model)
     views = trained.predicted_features(folder)
     table = _read_kinds(kinds, set(views.features.scans))
     chosen = views.select(list(table.index))
-    sources = _embed(chosen)
+    sources, patients = _embed(chosen), chosen.features.patients
     with alone(out, doing="writing"):
         if (out / DESCRIPTION).exists():
             raise ConfigError(f"{out}: holds kinds already; choose another --out")
         found: list[dict[str, Any]] = []
         for name in progress(table.columns, total=table.shape[1], what="kinds", unit="kind"):
             y = table[name].to_numpy()
-            folds = _folds(y, chosen.features.patients)
+            folds = folds_by_patient(y, patients)
             if folds is None:
                 say(f"{name}: {y.sum()} of {len(y)} scans, too few with or without it; left out")
                 continue
-            about = {"name": name, "file": f"kind_{len(found)}.safetensors", **_held_out(sources, y, folds)}
-            MultiKernelGP(**SAMPLER).fit(sources, y).save(out / about["file"])
+            p, base = held_out(sources, y, patients, folds, kernels=kernels), base_rates(y, folds)
+            auc, loss, base_loss = (
+                float(x) for x in (roc_auc_score(y, p), log_loss(y, p), log_loss(y, base))
+            )
+            about = {"name": name, "file": f"kind_{len(found)}.safetensors", "scans": len(y)}
+            about |= {"positive": int(y.sum()), "auc": auc, "log_loss": loss, "base_log_loss": base_loss}
+            _fit(sources, y, patients, kernels=kernels).save(out / str(about["file"]))
             found.append(about)
             say(
-                f"{name}: {about['positive']} of {about['scans']} scans; held-out AUC {about['auc']:.3f}, "
-                f"log-loss {about['log_loss']:.3f}, base rate {about['base_log_loss']:.3f}"
+                f"{name}: {y.sum()} of {len(y)} scans; held-out AUC {auc:.3f}, log-loss {loss:.3f}, "
+                f"less that of the base rate {told(log_loss_less(y, p, base, patients))}"
             )
+            if kernels:
+                logistic = held_out(sources, y, patients, folds, kernels=False)
+                less = log_loss_less(y, p, logistic, patients)
+                say(f"{name}: log-loss less that of logistic regression {told(less)}; {advice(less[1])}")
         if not found:
             raise DataError(f"{kinds}: no kind has enough scans with and without it; label more scans")
         about = {"format": FORMAT, "weights": trained.provenance.weights, "notice": NOTICE}
-        write_json(out / DESCRIPTION, about | {"kinds": found})
+        write_json(out / DESCRIPTION, about | {"kernels": kernels, "kinds": found})
     say(f"{out}: use it as --kinds")
 
 
@@ -111,7 +125,7 @@ def _read_kinds(path: Path, scans: set[str]) -> pd.DataFrame:
     return table[table.any(axis=1)]
 
 
-def _folds(y: np.ndarray, patients: Sequence[str]) -> list[Fold] | None:
+def folds_by_patient(y: np.ndarray, patients: Sequence[str]) -> list[Fold] | None:
     """Folds by patient; None if a training part has fewer than `FEWEST` with or without the kind."""
     if min(y.sum(), len(y) - y.sum()) < FEWEST or len(set(patients)) < FOLDS:
         return None
@@ -120,20 +134,61 @@ def _folds(y: np.ndarray, patients: Sequence[str]) -> list[Fold] | None:
     return None if least < FEWEST else folds
 
 
-def _held_out(sources: Mapping[str, np.ndarray], y: np.ndarray, folds: Sequence[Fold]) -> dict[str, Any]:
-    """AUC and log-loss on held-out folds, beside the base rate of the training folds."""
-    p, base = np.empty(len(y)), np.empty(len(y))
+def _fit(
+    sources: Mapping[str, np.ndarray], y: np.ndarray, patients: Sequence[str], *, kernels: bool
+) -> KindModel:
+    if kernels:
+        return MultiKernelGP(**SAMPLER).fit(sources, y)
+    return LogisticKind.fit(sources, y, patients)
+
+
+def held_out(
+    sources: Mapping[str, np.ndarray],
+    y: np.ndarray,
+    patients: Sequence[str],
+    folds: Sequence[Fold],
+    *,
+    kernels: bool,
+) -> np.ndarray:
+    """Probability (B,) of each scan by the model of the other folds."""
+    p = np.empty(len(y))
     for inside, outside in folds:
-        fitted = MultiKernelGP(**SAMPLER).fit({k: x[inside] for k, x in sources.items()}, y[inside])
-        p[outside] = np.asarray(fitted.predict_proba({k: x[outside] for k, x in sources.items()}))[:, 1]
-        base[outside] = y[inside].mean()
-    return {
-        "scans": len(y),
-        "positive": int(y.sum()),
-        "auc": float(roc_auc_score(y, p)),
-        "log_loss": float(log_loss(y, p)),
-        "base_log_loss": float(log_loss(y, base)),
-    }
+        parts = ({name: x[rows] for name, x in sources.items()} for rows in (inside, outside))
+        fitted = _fit(next(parts), y[inside], [patients[i] for i in inside], kernels=kernels)
+        p[outside] = np.asarray(fitted.predict_proba(next(parts)))[:, 1]
+    return p
+
+
+def base_rates(y: np.ndarray, folds: Sequence[Fold]) -> np.ndarray:
+    """Share (B,) of the kind in the other folds of each scan."""
+    p = np.empty(len(y))
+    for inside, outside in folds:
+        p[outside] = y[inside].mean()
+    return p
+
+
+def log_loss_less(
+    y: np.ndarray, p: np.ndarray, other: np.ndarray, patients: Sequence[str]
+) -> tuple[float, Interval]:
+    """Log-loss of probabilities p (B,) less that of others, with the 95 % interval by patient."""
+    losses = [-np.log(np.where(y, q, 1 - q).clip(min=np.finfo(float).eps)) for q in (p, other)]
+    less = losses[0] - losses[1]
+    ends = patient_bootstrap(lambda counts: {"less": less @ counts / counts.sum(0)}, patients, seed=0)
+    return float(less.mean()), ends["less"]
+
+
+def advice(less: Interval) -> str:
+    """Which model to use, by the log-loss of the kernels less that of logistic regression."""
+    if less.high < 0:
+        return "the kernels are ahead"
+    if less.low > 0:
+        return "logistic regression is ahead, leave out --kernels"
+    return "neither is ahead, leave out --kernels for the simpler model"
+
+
+def told(less: tuple[float, Interval]) -> str:
+    """A difference with its interval."""
+    return f"{less[0]:+.3f} [{less[1].low:+.3f}, {less[1].high:+.3f}]"
 
 
 @dataclass(frozen=True)
@@ -145,7 +200,7 @@ class Kinds:
         held_out_auc: AUC of each kind on held-out training scans.
     """
 
-    models: dict[str, MultiKernelGP]
+    models: dict[str, KindModel]
     held_out_auc: dict[str, float]
 
     @classmethod
@@ -157,6 +212,7 @@ class Kinds:
         about = read_json(path, FORMAT)
         try:
             given, own = about["kinds"], about["weights"]
+            loader = MultiKernelGP if about["kernels"] else LogisticKind
             auc = {one["name"]: float(one["auc"]) for one in given}
             files = {one["name"]: folder / one["file"] for one in given}
         except (ValueError, TypeError, KeyError) as error:
@@ -165,7 +221,7 @@ class Kinds:
             ) from error
         if own != weights:
             raise ModelError(f"{folder}: belongs to another model; run 'ich-mil subtype' with this one")
-        return cls({name: MultiKernelGP.load(file) for name, file in files.items()}, auc)
+        return cls({name: loader.load(file) for name, file in files.items()}, auc)
 
     def predict(self, views: Views) -> tuple[KindResult, ...]:
         """Probability of each kind for one scan."""
@@ -177,11 +233,14 @@ class Kinds:
         return tuple(kinds)
 
 
-def _leading_source(model: MultiKernelGP) -> tuple[str, float]:
-    """The source with the largest posterior mean share of Σ_c θ_ch, and that share."""
-    theta = np.exp(model.log_theta_).sum(2)  # (chains, draws, d): with two classes the sum alone is informed
-    share = (theta / theta.sum(-1, keepdims=True)).mean((0, 1))
-    return str(model.source_names_[int(share.argmax())]), float(share.max())
+def _leading_source(model: KindModel) -> tuple[str, float]:
+    """The network with the largest mean share of the variance of the latent function, and that share."""
+    if isinstance(model, LogisticKind):
+        shares = model.shares
+    else:
+        theta = np.exp(model.log_theta_).sum(2)  # with two classes only the sum over them is informed
+        shares = (theta / theta.sum(-1, keepdims=True)).mean((0, 1))  # of (chains, draws, d)
+    return f"network {shares.argmax()}", float(shares.max())
 
 
 def _result(name: str, p: float, std: float, source: str, share: float, auc: float) -> KindResult:

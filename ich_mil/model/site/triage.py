@@ -169,7 +169,7 @@ def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
         say(f"{held_back} scans below the thresholds were not seen whole: look instead of negative")
     say(triage.guarantees)
     say(
-        f"predictions.csv and the pages in {folder} are unchanged; 'ich-mil predict ... --triage "
+        f"scans.csv and the pages in {folder} are unchanged; 'ich-mil predict ... --triage "
         f"{thresholds}' writes these decisions there"
     )
     return table

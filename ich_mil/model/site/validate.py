@@ -1,6 +1,6 @@
 """Validate a model: metrics of the head and its baselines on held-out and external scans.
 
-In: a trained model and labelled scans. Out, in a folder per set: `metrics.csv`, `predictions.csv`,
+In: a trained model and labelled scans. Out, in a folder per set: `metrics.csv`, `scans.csv`, `slices.csv`,
 `predictions.json`. The table of metrics is printed. Pages are in `ich_mil.output.run_report`.
 """
 
@@ -28,6 +28,7 @@ from ich_mil.heads.extras import NO_EXTRAS, ExtraSources
 from ich_mil.model.assembly import make_results
 from ich_mil.model.model import TrainedModel, read_extras
 from ich_mil.model.predictions import Results, write_results
+from ich_mil.model.storage import learned_table
 from ich_mil.model.training.training_sets import (
     head_scans,
     open_training,
@@ -153,12 +154,12 @@ def external_set(
         DataError: features that cannot be used, or a scan or patient the model has seen.
     """
     model.check_input(pictures=prepared is not None)
-    learned = learned_from(load_splits(model.folder / "splits.csv"))
+    learned = learned_from(learned_table(model.folder))
     if prepared is None:
         paths = [member_path(root, number) for number in range(len(model.members))]
         members = []
         for path, member in zip(paths, model.members, strict=True):
-            own = learned_from(load_splits(member.folder / "splits.csv")) | learned
+            own = learned_from(learned_table(member.folder)) | learned
             members.append(read_unseen_table(path, columns, width=len(member.head.x_mean), learned=own))
         views = Views.of(members, paths)
     else:

@@ -29,11 +29,25 @@ from ich_mil.gp.fit_calibration import calibrating
 from ich_mil.model.copying import copy_run
 from ich_mil.model.folder import check_new, read_run, run_config
 from ich_mil.model.model import Member, TrainedModel
-from ich_mil.model.storage import ensemble_member, load_model, samples_each, write_ensemble
+from ich_mil.model.storage import (
+    ensemble_member,
+    learned_table,
+    load_model,
+    samples_each,
+    write_ensemble,
+)
 from ich_mil.model.training.training_sets import has_single_slices, head_scans, in_slices, training_views
 from ich_mil.progress import say
 from ich_mil.sets.features import FeatureSet
-from ich_mil.sets.splits import SPLITS, keys_of, load_splits, scan_keys, write_splits
+from ich_mil.sets.splits import (
+    INHERITED,
+    SPLITS,
+    keys_of,
+    load_splits,
+    scan_keys,
+    with_inherited,
+    write_splits,
+)
 
 
 def join_runs(runs: Sequence[Path], out: Path) -> None:
@@ -49,7 +63,7 @@ def join_runs(runs: Sequence[Path], out: Path) -> None:
         check_new(out, "joined")
         models = _load(runs)
         folders = [member.folder for model in models for member in model.members]
-        tables = [load_splits(folder / "splits.csv") for folder in folders]
+        tables = [learned_table(folder) for folder in folders]
         names = [f"member_{number}" for number in range(len(folders))]
         about = read_run(models[0].folder)
         samples = max(read_run(folder)["config"]["samples"] for folder in folders)
@@ -61,7 +75,9 @@ def join_runs(runs: Sequence[Path], out: Path) -> None:
             "joined": [str(folder) for folder in folders],
         }
         write_json(out / "run.json", about)
-        write_splits(joint_splits(tables), out / "splits.csv")
+        own = joint_splits([table[table.split != INHERITED] for table in tables])
+        earlier = [table[table.split == INHERITED] for table in tables]
+        write_splits(with_inherited(own, earlier), out / "splits.csv")
         for folder, name in zip(folders, names, strict=True):
             copy_run(folder, out / name)
         finish(out, [run_config(folder) for folder in folders])
@@ -94,6 +110,8 @@ def joint_splits(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     patient: a scan is held out only if every member has held out its patient.
     """
     table = pd.concat(tables, ignore_index=True)
+    by_network = table.scan[table.learn == "all"]
+    table.loc[table.scan.isin(by_network), "learn"] = "all"
     table = table.sort_values("split", key=lambda split: split.map(SPLITS.index), kind="stable")
     table = table.drop_duplicates("scan").sort_index(ignore_index=True)
     rows = [*zip(table.scan, table.patient, table.content, strict=True)]

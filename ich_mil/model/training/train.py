@@ -3,7 +3,7 @@
 In: a `RunConfig`. Out, in `config.out`:
 
     config.yaml            the whole configuration
-    splits.csv             scan, patient, label, split, content
+    splits.csv             scan, patient, label, split, learn, content
     run.json               format, configuration and its hash, library versions at the start
     cnn/                   Lightning checkpoints and log.csv
     cnn.safetensors/.json  the frozen CNN
@@ -26,24 +26,19 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import gpytorch
 import pandas as pd
 import torch
-import yaml
 
-from ich_mil import __version__
 from ich_mil.config import RunConfig
-from ich_mil.errors import ConfigError, DataError, check_installed, named
+from ich_mil.errors import check_installed, named
 from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
 from ich_mil.families import FAMILIES
-from ich_mil.files import alone, digest, write_json, write_text
-from ich_mil.gp.fit_calibration import FOLDS
-from ich_mil.gp.inference.folds import folds_of
+from ich_mil.files import alone, write_json
 from ich_mil.gp.sparse_gp import check_kernel, make_kernel
-from ich_mil.model.folder import RUN_FORMAT, read_run
 from ich_mil.model.site.drift import write_reference
 from ich_mil.model.storage import load_model
+from ich_mil.model.training.begin import begin_run, check_stopping
 from ich_mil.model.training.resume import check_folder
 from ich_mil.model.training.training_sets import (
     has_single_slices,
@@ -51,11 +46,8 @@ from ich_mil.model.training.training_sets import (
     in_slices,
     learned_for,
     open_training,
-    prepare_set,
     prepare_training,
     set_names,
-    slice_labels_digest,
-    trained_on,
     training_boxes,
     training_extras,
     unseen_by_network,
@@ -66,21 +58,11 @@ from ich_mil.network.location import LOCATION, Location
 from ich_mil.network.training.loggers import check_logger
 from ich_mil.progress import say
 from ich_mil.ranks import Ranks, device, these_ranks
-from ich_mil.sets.extras import Extras
-from ich_mil.sets.feature_files import contents
-from ich_mil.sets.features import FeatureSet, read_feature_table, read_unseen_table
-from ich_mil.sets.labels import name_some
-from ich_mil.sets.splits import (
-    check_current,
-    check_same,
-    check_unseen,
-    draw_splits,
-    learned_from,
-    load_splits,
-    read_splits,
-    write_splits,
-)
+from ich_mil.sets.features import FeatureSet, read_feature_table
 from ich_mil.sets.store import PreparedSet
+
+FEW = 100
+"""Number of scans below which a run that starts from another keeps the weights of its encoder."""
 
 
 def train(config: RunConfig, *, resume: bool, external: PreparedSet | None = None) -> PreparedSet | None:
@@ -121,7 +103,7 @@ def train(config: RunConfig, *, resume: bool, external: PreparedSet | None = Non
                 )
             scans = prepared.scans if features is None else features.table
             extras = training_extras(config, scans.index)
-            splits, external = _start(config, scans, extras, features, external)
+            splits, external = begin_run(config, scans, extras, features, external)
         if features is None:
             features = _cnn_features(config, prepared, splits, ranks, start)
         features = replace(features, extras=extras)
@@ -141,95 +123,11 @@ def check_config(config: RunConfig) -> None:
     """
     check_logger(config.training.logger)
     if config.split.file is None:
-        _check_stopping(config, bool(config.split.validation))
+        check_stopping(config, bool(config.split.validation))
     if config.train.layout != "features" and not (config.out / "cnn.json").is_file():
         check_installed("lightning", "train", "training a network")
         AttentionCnn(config.encoder, config.cnn)  # fails here rather than after a long preparation
     config.check_paths()
-
-
-def _check_stopping(config: RunConfig, validation: bool) -> None:
-    if config.train.layout != "features" and not validation:
-        raise ConfigError("split: a CNN needs validation scans for early stopping; set split.validation")
-
-
-def _start(
-    config: RunConfig,
-    scans: pd.DataFrame,
-    extras: Extras,
-    features: FeatureSet | None,
-    external: PreparedSet | None,
-) -> tuple[pd.DataFrame, PreparedSet | None]:
-    """Split the scans and write the first files of the run; a resumed run keeps its split.
-
-    Returns the content of `splits.csv`, and the prepared external set as returned by `train`.
-    """
-    path = config.out / "splits.csv"
-    # pictures need no digest: changed files are prepared again. Slice labels do: they are not in `splits.csv`
-    table = slice_labels_digest(config) if features is None else digest(*contents(config.train.path))
-    table += extras.digest
-    if path.is_file() and (config.out / "run.json").is_file():
-        if read_run(config.out)["table"] != table:
-            what = f"{config.prepared}: a label of a slice" if features is None else f"{config.train.path}:"
-            raise DataError(f"{what} has changed since {config.out} began; start a new run")
-        splits = load_splits(path)
-        check_current(splits, scans, str(path))
-        if config.split.file is not None:
-            check_same(splits, read_splits(config.split.file, scans), str(config.split.file))
-        return splits, external
-    splits = _divide(config, scans)
-    external = _check_external(config, splits, features, external)
-    write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
-    versions = {"ich_mil": __version__, "torch": str(torch.__version__), "gpytorch": gpytorch.__version__}
-    about = {
-        "format": RUN_FORMAT,
-        "cnn": config.train.layout != "features",
-        "table": table,
-        "config_hash": config.hash,
-        "config": config.as_dict(),
-        "trained_on": trained_on(config, splits),
-        "versions": versions,
-    }
-    write_json(config.out / "run.json", about)
-    write_splits(splits, path)
-    return splits, external
-
-
-def _divide(config: RunConfig, scans: pd.DataFrame) -> pd.DataFrame:
-    """Split the scans by `split.file` or at random, and check that the head can be calibrated."""
-    file = config.split.file
-    if file is not None:
-        splits = read_splits(file, scans)
-        _check_stopping(config, bool((splits.split == "validation").any()))
-        if rest := sorted(set(scans.index) - set(splits.scan)):
-            say(f"{file}: {len(rest)} scans are in no split and are not used: {name_some(rest)}")
-    else:
-        shares = {"validation": config.split.validation, "test": config.split.test}
-        with named(config.train.path):
-            splits = draw_splits(scans, **shares, seed=config.seed)
-    if not (splits.split == "validation").any() and config.head.calibration != "none":
-        learn = splits[splits.split == "train"]
-        labels = torch.tensor(learn.label.tolist())
-        with named(config.train.path):  # raises before anything is written if calibration is impossible
-            folds_of(labels, learn.patient.tolist(), folds=FOLDS, seed=config.head.random_state)
-    return splits
-
-
-def _check_external(
-    config: RunConfig, splits: pd.DataFrame, features: FeatureSet | None, prepared: PreparedSet | None
-) -> PreparedSet | None:
-    """Prepare the external set of pictures; `DataError` if the run trains on one of its patients."""
-    one, learned = config.external, learned_from(splits)
-    if one is None:
-        return None
-    if features is not None:
-        unseen = read_unseen_table(one.path, one.columns, width=features.x.shape[1], learned=learned)
-        one.extras.read(unseen.scans)
-        return None
-    prepared = prepared or prepare_set(one, "external", config, jobs=config.workers)
-    check_unseen(prepared.scans, learned, str(one.path))
-    one.extras.read(prepared.scans.index, prepared)
-    return prepared
 
 
 def _start_network(run: Path, seed: int) -> AttentionCnn:
@@ -251,11 +149,15 @@ def _cnn_features(
     else:
         from ich_mil.network.training.fit_cnn import fit_cnn  # needs the extra `train`
 
+        learn, encoder = splits[~splits.scan.isin(learned_for(config, "heads", "boxes"))], config.encoder
+        if start is not None and len(learn) < FEW and encoder.freeze == "none":
+            say(f"{len(learn)} scans are few: the encoder keeps its weights; encoder.freeze: 0 trains it")
+            encoder = replace(encoder, freeze="all")
         model = fit_cnn(
             prepared,
-            splits[~splits.scan.isin(learned_for(config, "heads", "boxes"))],
+            learn,
             config.out / "cnn",
-            encoder=config.encoder,
+            encoder=encoder,
             cnn=config.cnn,
             training=config.training,
             seed=config.seed,

@@ -11,7 +11,7 @@ import yaml
 
 from ich_mil.config import RunConfig
 from ich_mil.errors import IchMilError
-from ich_mil.files import alone, write_json, write_text
+from ich_mil.files import alone, copy_files, write_json, write_text
 from ich_mil.model.folder import ENSEMBLE, read_run
 from ich_mil.model.training.ensemble import finish
 from ich_mil.model.training.resume import check_folder
@@ -19,7 +19,6 @@ from ich_mil.model.training.train import check_config, train
 from ich_mil.progress import say
 from ich_mil.ranks import these_ranks
 from ich_mil.sets.features import read_feature_table
-from ich_mil.sets.splits import load_splits, write_splits
 from ich_mil.sets.store import PreparedSet
 from ich_mil.sets.views import Views
 
@@ -66,7 +65,7 @@ def _begin(config: RunConfig) -> None:
     """Write the shared files of the ensemble, after its first member is trained."""
     first = config.member(0).out
     write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
-    write_splits(load_splits(first / "splits.csv"), config.out / "splits.csv")
+    copy_files(first, config.out, "splits.csv")
     shared = {"config": config.as_dict(), "config_hash": config.hash}
     names = [config.member(number).out.name for number in range(config.members)]
     write_json(config.out / "run.json", read_run(first) | shared | {"members": names})

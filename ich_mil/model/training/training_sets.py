@@ -14,6 +14,7 @@ from ich_mil.config import RunConfig
 from ich_mil.errors import DataError, named
 from ich_mil.files import digest
 from ich_mil.gp.fit_calibration import calibrating
+from ich_mil.model.folder import read_run, run_folder
 from ich_mil.network.training.set_settings import SetSettings
 from ich_mil.progress import say_once
 from ich_mil.sets.boxes import BOXES, Boxes, read_boxes
@@ -100,6 +101,11 @@ def learned_for(config: RunConfig, *use: str) -> set[str]:
     return {scan for name in sets for scan in open_prepared(config.prepared / name).table.scan}
 
 
+def learned_by(scans: Iterable[str], config: RunConfig) -> list[str]:
+    """What each scan trains: `learn` of its training set."""
+    return [config.training_sets[name].learn for name in set_names([*scans], config)]
+
+
 def set_names(scans: Sequence[str], config: RunConfig) -> list[str]:
     """Name of the training set of each scan, as in `RunConfig.training_sets`."""
     sets = config.training_sets
@@ -134,7 +140,11 @@ def trained_on(config: RunConfig, splits: pd.DataFrame) -> str:
         what = "labelled slices" if one.layout == "slices" else "scans"
         head = {"all": "", "heads": " (heads alone)", "boxes": " (location alone)"}[one.learn]
         positive = int((own.label == 1).sum())
-        parts.append(f"{one.name or one.path.name}: {len(own):,} {what}, {positive:,} positive{head}")
+        terms = f", terms: {one.terms}" if one.terms else ""
+        parts.append(f"{one.name or one.path.name}: {len(own):,} {what}, {positive:,} positive{head}{terms}")
+    if config.start is not None:
+        before = read_run(run_folder(config.start))["trained_on"]
+        parts.append(f"networks that began as those of {config.start}, which learned from: {before}")
     return "; ".join(parts)
 
 

@@ -1,1 +1,1 @@
-"""Inference of the multimodal model: variational, Laplace, Gibbs."""
+"""Inference of the multimodal model: exact likelihood, prior with learned scales, samplers."""

@@ -9,7 +9,6 @@ in three ways: rounding (quantified in `ich_mil.network.shared_norm`), the dropo
 more than `CHUNK_SLICES` slices, the chunks that share batch statistics.
 """
 
-import csv
 import ctypes
 import io
 import logging
@@ -35,46 +34,21 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from ich_mil.errors import ConfigError, DataError, ModelError
-from ich_mil.files import remove_leftovers, whole_file, write_bytes
+from ich_mil.errors import ConfigError, ModelError
+from ich_mil.files import remove_leftovers, write_bytes
 from ich_mil.network.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.network.bags import Batch, ScanDataset, StepSampler
 from ich_mil.network.loader import loader
 from ich_mil.network.shared_norm import share_statistics
 from ich_mil.network.slice_encoders import EncoderSettings
 from ich_mil.network.training.augment import VariedScans
+from ich_mil.network.training.epoch_log import EpochLog
 from ich_mil.network.training.loggers import make_logger
 from ich_mil.network.training.module import MilModule, class_weights
 from ich_mil.network.training.settings import TrainingSettings
 from ich_mil.progress import say
 from ich_mil.ranks import Ranks, device, these_ranks
 from ich_mil.sets.store import PreparedSet
-
-LOGGED = ("train_loss", "val_loss", "val_auc")
-
-
-class EpochLog(Callback):
-    """Log each epoch as one row of `log.csv` and one line on the screen."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Append the row of the epoch, after removing rows of epochs that a resumed run repeats."""
-        if not trainer.is_global_zero:
-            return
-        epoch, columns, rows = trainer.current_epoch, ("epoch", *LOGGED), []
-        if self.path.is_file():
-            try:
-                with self.path.open(newline="") as file:
-                    before = [row for row in csv.DictReader(file) if int(row["epoch"]) < epoch]
-                rows = [[row[name] for name in columns] for row in before]
-            except (ValueError, KeyError) as error:
-                raise DataError(f"{self.path}: is damaged; delete it and go on with --resume") from error
-        now = {name: f"{float(trainer.callback_metrics[name]):.6g}" for name in LOGGED}
-        with whole_file(self.path) as temporary, temporary.open("w", newline="") as file:
-            csv.writer(file).writerows([columns, *rows, [epoch, *now.values()]])
-        say(f"epoch {epoch:3d}  " + "  ".join(f"{name} {value}" for name, value in now.items()))
 
 
 class _BestEpoch(ModelCheckpoint):
@@ -279,6 +253,13 @@ def fit_cnn(
     module = MilModule(model, training, class_weights(scans.bag_labels), pictures=pictures, seed=seed)
     varied = VariedScans(scans, seed=seed, augmented=training.augment)
     steps, to_watch = _steps(scans, watched, training, seed, ranks)
+    if ranks.first:
+        epochs = f"{training.max_epochs} epochs{'' if training.fixed_epochs else ' at most'}"
+        slices = int(scans.sizes.sum())
+        say(
+            f"network {encoder.name} of {encoder.size} pixels, frozen: {encoder.freeze}; {len(scans)} scans "
+            f"of {slices:,} slices, {len(watched)} validation scans; {epochs}, {device()}"
+        )
     settings = {"encoder": asdict(encoder), "cnn": asdict(cnn), "training": asdict(training), "seed": seed}
     trainer, best = _trainer(out, training, ranks, make_logger(training.logger, out, settings))
     last = out / "last.ckpt"

@@ -14,6 +14,7 @@ const last = scan.slices.length - 1;
 const within = (value, low, high) => Math.min(high, Math.max(low, value));
 const [level, width] = scan.windows[windows[0]];
 const shown = { slice: Number(byId("slider").value) - 1, level, width, overlay: "" };
+const SWIPE = 16; // pixels of a finger for one slice
 const view = { zoom: 1, x: 0.5, y: 0.5 }; // centre of the view as a fraction of the picture
 
 function show() {
@@ -166,7 +167,42 @@ document.addEventListener("keydown", (event) => {
   keys[key]();
 });
 
+// One finger across moves through the slices, two zoom and move; up and down scrolls the page.
+function touch(pane) {
+  const fingers = new Map();
+  let from = null;
+  const anchor = () => { from = { ...shown, ...pinch(), centre: { ...view } }; };
+  const pinch = () => {
+    const [one, two = one] = [...fingers.values()];
+    return { x: (one.x + two.x) / 2, y: (one.y + two.y) / 2, apart: Math.hypot(one.x - two.x, one.y - two.y) };
+  };
+  pane.addEventListener("pointerdown", (event) => {
+    if (event.pointerType !== "touch") return;
+    fingers.set(event.pointerId, { x: event.clientX, y: event.clientY });
+    anchor();
+  });
+  pane.addEventListener("pointermove", (event) => {
+    if (!fingers.has(event.pointerId)) return;
+    fingers.set(event.pointerId, { x: event.clientX, y: event.clientY });
+    const [at, size] = [pinch(), pane.getBoundingClientRect()];
+    if (fingers.size < 2) return go(from.slice + Math.round((at.x - from.x) / SWIPE));
+    view.zoom = within((from.centre.zoom * at.apart) / Math.max(from.apart, 1), 1, 8);
+    view.x = from.centre.x - (at.x - from.x) / size.width / view.zoom;
+    view.y = from.centre.y - (at.y - from.y) / size.height / view.zoom;
+    place();
+  });
+  for (const end of ["pointerup", "pointercancel"])
+    pane.addEventListener(end, (event) => {
+      fingers.delete(event.pointerId);
+      if (fingers.size) anchor();
+    });
+  // two fingers never scroll the page
+  for (const start of ["touchstart", "touchmove"])
+    pane.addEventListener(start, (event) => { if (event.touches.length > 1) event.preventDefault(); }, { passive: false });
+}
+
 for (const pane of all(".view")) {
+  touch(pane);
   let from = null;
   let rolled = 0;
   pane.addEventListener("wheel", (event) => {
@@ -180,7 +216,7 @@ for (const pane of all(".view")) {
     rolled = 0;
   }, { passive: false });
   pane.addEventListener("pointerdown", (event) => {
-    if (event.button !== 0) return;
+    if (event.button !== 0 || event.pointerType === "touch") return;
     from = { x: event.clientX, y: event.clientY, ...shown, centre: { ...view }, moves: event.shiftKey };
     pane.setPointerCapture(event.pointerId);
   });

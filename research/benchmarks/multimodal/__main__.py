@@ -1,6 +1,6 @@
-"""vMMIC: the authors' simulated set, speed, the thesis's grid.
+"""vMMIC: the authors' simulated set, NUTS, coverage, calibration, speed, the thesis's grid.
 
-    python -m research.benchmarks.multimodal [--parts authors,time,grid] [--replicates 5]
+    python -m research.benchmarks.multimodal [--parts authors,nuts,coverage,sbc,time,grid] [--replicates 5]
         [--cells 0,1,2] [--write]
 
 Bags are simulated by `simulated.py`, baselines are those of `baselines.py`. The grid goes on from the
@@ -13,10 +13,17 @@ from collections.abc import Callable
 import torch
 
 from research.benchmarks.multimodal.grid import GRID, grid
-from research.benchmarks.multimodal.simulations import authors, time
+from research.benchmarks.multimodal.simulations import authors, coverage, nuts, simulation_based, time
 from research.benchmarks.record import command_line
 
-PARTS: dict[str, Callable[[int], None]] = {"authors": authors, "time": time, "grid": grid}
+PARTS: dict[str, Callable[[int], None]] = {
+    "authors": authors,
+    "nuts": nuts,
+    "coverage": coverage,
+    "sbc": simulation_based,
+    "time": time,
+    "grid": grid,
+}
 
 if __name__ == "__main__":
     parser = command_line(__doc__)

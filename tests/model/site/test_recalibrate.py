@@ -155,15 +155,17 @@ def test_no_scan_of_a_patient_of_the_site_is_held_out(place, tmp_path):
         ("fifth", "P7", 1, "train", "c7"),
         ("twin", "P5", 0, "test", one.content),
         ("kin", f"P6 = {one.patient}", 0, "test", "c6"),
+        ("earlier", "P8", 0, "inherited", "c8"),
     ]
-    columns = ["scan", "patient", "label", "split", "content"]
-    pd.DataFrame(rows, columns=columns).to_csv(tmp_path / "run" / "splits.csv", index=False)
+    table = pd.DataFrame(rows, columns=["scan", "patient", "label", "split", "content"])
+    table.assign(learn="all").to_csv(tmp_path / "run" / "splits.csv", index=False)
     words = recalibrates(place, "site", tmp_path / "run")
     assert run(*words, "--out", tmp_path / "ours") == 0
     after = pd.read_csv(tmp_path / "ours" / "splits.csv").set_index("scan").split
     assert after.index.is_unique
-    assert after.iloc[:3].to_dict() == {"third": "test", "fourth": "train", "fifth": "train"}
-    assert after.index.tolist()[3:] == site.scans
+    kept = {"third": "test", "fourth": "train", "fifth": "train", "earlier": "inherited"}
+    assert after.iloc[:4].to_dict() == kept
+    assert after.index.tolist()[4:] == site.scans
     assert set(after[site.scans]) == {"validation"}
 
 
@@ -255,13 +257,13 @@ def test_pictures_of_a_site(tiny, tmp_path, capsys):
     for model in ("run", "ours"):
         out = tmp_path / f"p-{model}"
         assert run("predict", study, "--model", tmp_path / model, "--out", out, "--jobs", 1) == 0
-        tables[model] = pd.read_csv(out / "predictions.csv")
-    before, after = (table[table.level == "scan"].probability.item() for table in tables.values())
+        tables[model] = [pd.read_csv(out / f"{level}.csv") for level in ("scans", "slices")]
+    before, after = (scans.probability.item() for scans, _ in tables.values())
     assert after < before  # an intercept of 3 was too much
-    slices = [table[table.level == "slice"].probability for table in tables.values()]
+    slices = [own.probability for _, own in tables.values()]
     assert (slices[1] <= slices[0] + 1e-6).all()
 
     again = phantoms.second_name(study, tmp_path / "again")
-    (again / "labels.csv").write_text(f"scan,label\n{tables['ours'].scan[0]}9,0\n")
+    (again / "labels.csv").write_text(f"scan,label\n{tables['ours'][0].scan[0]}9,0\n")
     words = (again, "--layout", "folder", "--model", tmp_path / "ours", "--out", tmp_path / "v")
     assert "1 of its scans have the slices" in refused(capsys, "validate", *words)

@@ -7,10 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ich_mil.errors import ModelError
+from ich_mil.errors import DataError, ModelError
 from ich_mil.model.model import TrainedModel
 from ich_mil.model.predictions import Results, ScanPrediction, read_results, write_results
 from ich_mil.model.site import subtype
+from ich_mil.model.site.logistic_kind import LogisticKind
 from ich_mil.sets.features import bare_features, write_features
 from ich_mil.sets.views import Views
 from tests.results import MODEL
@@ -77,12 +78,15 @@ def words(folder, table, out):
     return "subtype", folder, "--kinds", table, "--out", out
 
 
+@pytest.mark.parametrize("flags", [(), ("--kernels",)])
 def test_a_kind_is_learned_and_attributed_to_the_network_that_tells_it(
-    folder, kinds, views, tmp_path, capsys
+    folder, kinds, views, tmp_path, capsys, flags
 ):
     kinds.to_csv(tmp_path / "kinds.csv", index=False)
-    assert run(*words(folder, tmp_path / "kinds.csv", tmp_path / "out")) == 0
-    assert "epidural: 6 of 48 scans, too few" in capsys.readouterr().out
+    assert run(*words(folder, tmp_path / "kinds.csv", tmp_path / "out"), *flags) == 0
+    printed = capsys.readouterr().out
+    assert "epidural: 6 of 48 scans, too few" in printed
+    assert ("logistic regression" in printed) == bool(flags)
     about = json.loads((tmp_path / "out" / "kinds.json").read_text())["kinds"]
     assert [one["name"] for one in about] == ["subdural"]
     assert all(one["auc"] > 0.95 and one["log_loss"] < one["base_log_loss"] for one in about)
@@ -106,6 +110,88 @@ def test_a_kind_is_learned_and_attributed_to_the_network_that_tells_it(
         subtype.Kinds.load(tmp_path / "out", weights="another")
 
 
+@pytest.mark.parametrize(
+    ("logistic", "kernels", "ahead"),
+    [(0.9, 0.6, "logistic regression is ahead"), (0.6, 0.9, "the kernels are ahead"), (0.6, 0.6, "neither")],
+)
+def test_the_model_with_the_lower_log_loss_is_ahead(logistic, kernels, ahead):
+    y = np.arange(20) % 2
+    p = [np.where(y, right, 1 - right) for right in (kernels, logistic)]
+    less, interval = subtype.log_loss_less(y, *p, [f"patient {i // 2}" for i in range(20)])
+    assert less == pytest.approx(np.log(logistic / kernels))
+    assert ahead in subtype.advice(interval)
+
+
+def test_a_difference_that_is_not_sure_puts_neither_ahead():
+    """Ten patients of two scans: half of them lose what the other half gains."""
+    y = np.ones(20, dtype=int)
+    p = np.where(np.arange(20) < 12, 0.8, 0.4)
+    less, interval = subtype.log_loss_less(y, p, np.full(20, 0.55), [f"patient {i // 2}" for i in range(20)])
+    assert less == pytest.approx(-(12 * np.log(0.8 / 0.55) + 8 * np.log(0.4 / 0.55)) / 20)
+    assert interval.low < 0 < interval.high
+    assert "neither" in subtype.advice(interval)
+
+
+def sources_of(B, D, *, seed, effect=0.0):
+    generator = np.random.default_rng(seed)
+    y = np.arange(B) % 2
+    x = {f"network {k}": generator.normal(size=(B, D)) for k in range(2)}
+    x["network 1"][:, 0] += effect * y
+    return x, y, [f"patient {b}" for b in range(B)]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("B", "D", "effect"), [(10, 4, 0.0), (40, 10_000, 0.0), (40, 3, 100.0)])
+def test_logistic_regression_of_hard_input_stays_finite(tmp_path, B, D, effect):
+    """10 scans; more columns than scans; separable classes; a constant column in each."""
+    x, y, patients = sources_of(B, D, seed=0, effect=effect)
+    x["network 0"][:, 1] = 7.0
+    model = LogisticKind.fit(x, y, patients)
+    new = {**x, "network 0": x["network 0"] + 0.0}
+    new["network 0"][:, 1] = -1e6  # constant in training: not informed
+    mean, std = model.predict_proba(new, return_std=True)
+    np.testing.assert_array_equal(mean, model.predict_proba(x))
+    assert np.isfinite(mean).all()
+    assert ((mean > 0) & (mean < 1)).all()
+    assert (std > 0).all()
+    if effect:
+        assert (mean[:, 1] > 0.5).tolist() == (y == 1).tolist()
+        assert model.shares.argmax() == 1
+    model.save(tmp_path / "kind.safetensors")
+    np.testing.assert_array_equal(LogisticKind.load(tmp_path / "kind.safetensors").predict_proba(x), mean)
+
+
+def test_logistic_regression_of_noise_is_near_the_base_rate():
+    x, y, patients = sources_of(400, 5, seed=1)
+    p = LogisticKind.fit(x, y, patients).predict_proba(x)[:, 1]
+    assert abs(p.mean() - 0.5) < 0.01
+    assert 0.1 < p.min() < p.max() < 0.9
+
+
+def test_refits_draw_patients_not_scans():
+    """100 copies of the scans of 10 patients give the uncertainty of 10 patients."""
+    x, y, patients = sources_of(10, 2, seed=0)
+    copied = {name: np.repeat(table, 100, axis=0) for name, table in x.items()}
+    many, owners = np.repeat(y, 100), [owner for owner in patients for _ in range(100)]
+    by_patient = LogisticKind.fit(copied, many, owners).predict_proba(x, return_std=True)[1].mean()
+    by_scan = LogisticKind.fit(copied, many, range(1000)).predict_proba(x, return_std=True)[1].mean()
+    assert by_patient > 3 * by_scan
+
+
+def test_scans_with_the_same_features_are_refused():
+    x, y, patients = sources_of(20, 2, seed=0)
+    with pytest.raises(DataError, match="same features"):
+        LogisticKind.fit({name: np.ones_like(table) for name, table in x.items()}, y, patients)
+
+
+def test_damaged_logistic_regression_is_refused(tmp_path):
+    x, y, patients = sources_of(20, 2, seed=0)
+    model = replace(LogisticKind.fit(x, y, patients), mean=np.zeros(3))
+    model.save(tmp_path / "kind.safetensors")
+    with pytest.raises(ModelError, match=r"kind\.safetensors"):
+        LogisticKind.load(tmp_path / "kind.safetensors")
+
+
 def test_what_is_refused(folder, kinds, tmp_path, capsys):
     table = tmp_path / "kinds.csv"
     for given, message in (
@@ -114,6 +200,7 @@ def test_what_is_refused(folder, kinds, tmp_path, capsys):
         (kinds.assign(subdural=2), "subdural must be 0 or 1"),
         (kinds[["scan", "epidural"]], "no kind has enough scans"),
         (kinds[["scan"]].assign(epidural=0), "no kind has enough scans"),
+        (kinds[:10], "no kind has enough scans"),
     ):
         given.to_csv(table, index=False)
         assert message in refused(capsys, *words(folder, table, tmp_path / "out"))

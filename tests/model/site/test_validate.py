@@ -25,7 +25,7 @@ def model(tmp_path):
     rows = [("a", 1, "train"), ("b", 1, "train"), ("c", 0, "train"), ("d", 0, "validation")]
     rows += [("e", 1, "validation"), ("f", 0, "test")]
     splits = pd.DataFrame(rows, columns=["scan", "label", "split"])
-    write_splits(splits.assign(patient=splits.scan, content=""), tmp_path / "splits.csv")
+    write_splits(splits.assign(patient=splits.scan, learn="all", content=""), tmp_path / "splits.csv")
     return SimpleNamespace(folder=tmp_path, members=[SimpleNamespace(head=GaussianProcessHead)])
 
 
@@ -86,7 +86,9 @@ def test_unknown_values_have_no_rows(model, features):
 
 
 def test_scans_that_name_no_patient_are_reported(tmp_path, capsys):
-    splits = pd.DataFrame([("t", "P9", 0, "train", ""), ("u", "P8", 1, "train", "")], columns=SPLIT_COLUMNS)
+    rows = [("t", "P9", 0, "train", "all", ""), ("u", "P8", 1, "inherited", "all", "")]
+    rows += [("v", "P7", 1, "train", "heads", "")]
+    splits = pd.DataFrame(rows, columns=SPLIT_COLUMNS)
     write_splits(splits, tmp_path / "splits.csv")
     patients = ["a = b", "a = b", "c", "P1", "P2 = e", "P2 = e"]  # e has the slices of one whose files do
     scans = pd.DataFrame({"patient": patients, "label": 0, "content": ""}, index=[*"abcdfe"])
@@ -118,4 +120,4 @@ def test_external_scans_that_were_trained_on_or_are_far_from_training_are_refuse
         given = (tmp_path / f"{name}.csv", "--layout", "features", "--model", tmp_path / "run")
         error = refused(capsys, "validate", *given, "--out", tmp_path / "out")
         assert f"{tmp_path / name}.csv: {message}" in error
-    assert not (tmp_path / "out" / "predictions.csv").exists()
+    assert not (tmp_path / "out" / "scans.csv").exists()

@@ -280,7 +280,9 @@ def test_runs_without_common_validation_scans_keep_their_calibrations(apart, tab
 
 def test_a_scan_is_in_the_split_of_whoever_has_learned_most_from_its_patient():
     def table(*rows):
-        return pd.DataFrame(rows, columns=["scan", "patient", "label", "split", "content"])
+        return pd.DataFrame(rows, columns=["scan", "patient", "label", "split", "content"]).assign(
+            learn="all"
+        )
 
     one = table(("a", "p", 1, "train", "1"), ("b", "q", 0, "test", "2"), ("c", "r", 0, "validation", "3"))
     two = table(("a2", "p", 1, "test", "4"), ("b", "q", 0, "test", "2"), ("d", "s = t", 0, "test", "3"))
@@ -365,7 +367,7 @@ def test_pictures_to_predictions_by_members_of_different_sizes(tmp_path):
     assert run("predict", tmp_path / "new_site", *model) == 0
     names = {path.name for path in out.iterdir()}
     assert {"features.safetensors", "features_1.safetensors", "features_2.safetensors"} <= names
-    assert {"index.html", "predictions.csv", "dicom"} <= names
+    assert {"index.html", "scans.csv", "slices.csv", "dicom"} <= names
     about = json.loads((out / "predictions.json").read_text())["model"]
     assert about["weights"] == load_model(tmp_path / "new").provenance.weights
     assert about["name"].startswith("3 x ")

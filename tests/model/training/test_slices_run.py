@@ -120,15 +120,14 @@ def test_the_head_learns_from_slices_and_is_calibrated_on_whole_scans(run):
         scan for scan, n in zip(watched.scans, watched.sizes.tolist(), strict=True) if n > 1
     ]
     assert {*watch.labels.tolist()} == {0, 1}
-    predictions = pd.read_csv(config.out / "validation" / "predictions.csv")
-    assert [*predictions[predictions.level == "scan"].scan] == watch.scans
+    assert [*pd.read_csv(config.out / "validation" / "scans.csv").scan] == watch.scans
 
 
 def test_whole_scans_alone_are_measured_and_have_pages(run):
     config, _ = run
     for name in ("validation", "test"):
-        table = pd.read_csv(config.out / name / "predictions.csv")
-        assert table[table.level == "slice"].groupby("scan").size().min() > 1
+        slices = pd.read_csv(config.out / name / "slices.csv")
+        assert slices.groupby("scan").size().min() > 1
     pages = [page.read_text() for page in (config.out / "studies").glob("*.html")]
     assert len(pages) == 2
     assert all(re.search(r'"left": ?"R"', page) for page in pages)  # of the records of their own set

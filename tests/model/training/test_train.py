@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import gpytorch
@@ -26,7 +25,7 @@ from ich_mil.network.training.set_settings import SetSettings
 from ich_mil.network.training.settings import TrainingSettings
 from ich_mil.ranks import Ranks
 from ich_mil.sets.features import read_feature_table
-from ich_mil.sets.splits import draw_splits, load_splits
+from ich_mil.sets.splits import draw_splits, load_learned, load_splits
 from ich_mil.sets.store import open_prepared
 from tests import phantoms
 from tests.feature_table import write_features
@@ -287,17 +286,78 @@ def test_a_held_out_slice_far_from_training_is_reported_with_file_and_scan(of_ta
         train(replace(of_table, split=SplitSettings(validation)), resume=False)
 
 
-def test_training_starts_from_the_networks_of_a_finished_run(config, told, monkeypatch):
+@pytest.fixture
+def network(monkeypatch):
+    """The second network of every run to start from."""
     start = AttentionCnn(replace(ENCODER, size=64), replace(CNN, features=32)).eval()
     members = [SimpleNamespace(cnn="another"), SimpleNamespace(cnn=start)]
     model = SimpleNamespace(members=members, check_input=lambda *, pictures: None)
-    monkeypatch.setattr(module, "load_model", lambda run: model if run == Path("start") else None)
-    begin(replace(config, start=Path("start")))  # its seed is odd: the second member
-    assert told["start"] is start
-    assert told["encoder"] == start.encoder_settings
-    assert told["cnn"] == start.settings
+    monkeypatch.setattr(module, "load_model", lambda run: model)
+    return start
+
+
+@pytest.fixture
+def parent(config, told, network, tmp_path):
+    """Folder of a run on `site`, with terms of use."""
+    run = replace(config, out=tmp_path / "parent", train=replace(config.train, terms="not for sale"))
+    begin(run)
+    return run.out
+
+
+def test_training_starts_from_the_networks_of_a_finished_run(config, told, network, parent, tmp_path):
+    begin(replace(config, start=parent))  # its seed is odd: the second member
+    assert told["start"] is network
+    assert told["encoder"] == replace(network.encoder_settings, freeze="all")  # 8 scans
+    assert told["cnn"] == network.settings
     kept = read_config(["--config", str(config.out / "config.yaml")])
-    assert (kept.encoder.size, kept.start) == (64, Path("start"))
+    assert (kept.encoder.size, kept.start) == (64, parent)
+    begin(replace(config, out=tmp_path / "whole", start=parent, encoder=replace(ENCODER, freeze=0)))
+    assert told["encoder"].freeze == 0
+
+
+def test_two_generations_inherit_what_networks_learned(config, told, network, parent, sites, tmp_path):
+    for seed, name in enumerate(("child", "grandchild"), start=1):
+        root = phantoms.rsna(tmp_path / f"data_{name}", studies=8, seed=10 * seed)
+        start = parent if name == "child" else tmp_path / "child"
+        run = replace(config, out=tmp_path / name, prepared=tmp_path / f"prepared_{name}", start=start)
+        run = replace(run, train=SetSettings("rsna", str(root)))
+        begin(run)
+        assert len(told["splits"]) == 8  # the network learns from its own scans
+        assert "site: 6 scans" in (text := json.loads((run.out / "run.json").read_text())["trained_on"])
+        assert "terms: not for sale" in text
+        again = replace(run, out=tmp_path / "again", external=config.train)
+        with pytest.raises(DataError, match=r"site: . of its patients were trained or calibrated on"):
+            train(again, resume=False)
+    learned = load_learned(tmp_path / "grandchild" / "splits.csv")
+    assert learned.split.value_counts().inherited == 12
+
+
+def test_scans_of_earlier_training_are_not_held_out(config, told, parent, tmp_path):
+    before = load_splits(parent / "splits.csv").set_index("scan").split
+    again = replace(config, start=parent, seed=7)
+    begin(again)
+    splits = told["splits"].set_index("scan").split
+    assert splits.equals(before[splits.index])
+    held = before.replace({"train": "validation", "validation": "train"})
+    held.rename("split").to_csv(tmp_path / "split.csv")
+    swapped = replace(again, out=tmp_path / "swapped", split=SplitSettings(file=tmp_path / "split.csv"))
+    with pytest.raises(DataError, match=r"split\.csv: holds out \d scans that the networks to start from"):
+        train(swapped, resume=False)
+
+
+def test_scans_of_earlier_heads_may_be_held_out(config, told, network, sites, tmp_path):
+    heads = replace(config, also=[SetSettings("rsna", str(sites / "other"), learn="heads")])
+    begin(replace(heads, out=tmp_path / "parent"))
+    child = replace(config, start=tmp_path / "parent", train=SetSettings("rsna", str(sites / "other")))
+    begin(replace(child, prepared=tmp_path / "prepared"))
+    assert {*told["splits"].split} == {"train", "validation", "test"}
+    assert {*load_learned(config.out / "splits.csv").split} > {"inherited"}
+
+
+def test_networks_without_known_scans_are_refused(config, told, parent):
+    (parent / "splits.csv").unlink()
+    with pytest.raises(ModelError, match=r"parent/splits\.csv: is missing"):
+        train(replace(config, start=parent), resume=False)
 
 
 def test_networks_are_not_trained_on_sets_for_heads_alone(config, told, sites):

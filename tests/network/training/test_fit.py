@@ -16,7 +16,8 @@ from ich_mil.network.bags import Pictures, ScanDataset
 from ich_mil.network.frozen import extract_features
 from ich_mil.network.slice_encoders import EncoderSettings
 from ich_mil.network.training import fit_cnn as training_fit
-from ich_mil.network.training.fit_cnn import EpochLog, fit_cnn
+from ich_mil.network.training.epoch_log import EpochLog
+from ich_mil.network.training.fit_cnn import fit_cnn
 from ich_mil.network.training.module import MilModule, class_weights
 from ich_mil.network.training.settings import TrainingSettings
 from ich_mil.study.window_presets import PRESETS

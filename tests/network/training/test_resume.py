@@ -14,7 +14,7 @@ import torch
 from ich_mil.errors import DataError, ModelError
 from ich_mil.network.attention_cnn import CnnSettings
 from ich_mil.network.bags import ScanDataset
-from ich_mil.network.training.fit_cnn import EpochLog
+from ich_mil.network.training.epoch_log import EpochLog
 from tests.network.training.test_fit import TRAINING, fit, predictions
 from tests.together import forkserver
 

@@ -120,7 +120,7 @@ def test_predict_a_file(tiny, tmp_path, capsys):
     path = save_head(tmp_path / "set" / "scan.nii.gz")
     words = ["predict", path, "--model", tiny / "run", "--out", tmp_path / "out", "--jobs", 1]
     assert run(*words, "--names") == 0
-    assert pd.read_csv(tmp_path / "out" / "predictions.csv").scan.iloc[0] == "scan"
+    assert pd.read_csv(tmp_path / "out" / "scans.csv").scan.iloc[0] == "scan"
     assert open_prepared(tmp_path / "out" / "prepared").root == path.parent
     assert len([*(tmp_path / "out").glob("scan-*.html")]) == 1
     error = refused(capsys, *words, "--dicom")

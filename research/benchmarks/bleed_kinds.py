@@ -1,0 +1,79 @@
+"""Kinds of bleed by the models of `ich-mil subtype`, from the features of three networks.
+
+    python -m research.benchmarks.bleed_kinds --sets cq500 rsna1000
+    python -m research.benchmarks.bleed_kinds --sets cq500 --kernels
+
+Scans are those with a bleed. A kind is present in CQ500 where two of three readers see it, in RSNA 2019 where
+a slice is labelled with it. Folds and measures are those of `ich-mil subtype`; a scan is a patient.
+"""
+
+import numpy as np
+import pandas as pd
+from sklearn.metrics import log_loss, roc_auc_score
+
+from ich_mil.model.site.subtype import base_rates, folds_by_patient, held_out, log_loss_less, told
+from research.benchmarks.public_features import DATA
+from research.benchmarks.record import command_line, record, table
+
+FEATURES, RUNS = DATA / "features", ("run0", "run1", "run2")
+COLUMNS = [f"feature_{k}" for k in range(8)]
+CQ500 = ("IPH", "IVH", "SAH", "SDH", "EDH")
+RSNA = ("intraparenchymal", "intraventricular", "subarachnoid", "subdural", "epidural")
+
+
+def load(name: str) -> tuple[dict[str, np.ndarray], pd.DataFrame]:
+    """Scan features (n, 16) of each network, and kinds (n, 5), of the scans with a bleed."""
+    slices = [pd.read_csv(FEATURES / f"{name}_d8_{run}.csv").set_index("bag_name") for run in RUNS]
+    if name == "cq500":
+        reads = pd.read_csv(FEATURES / "cq500_reads.csv").set_index("name")
+        seen = {kind: reads[[f"R{r}:{kind}" for r in (1, 2, 3)]].sum(axis=1) >= 2 for kind in ("ICH", *CQ500)}
+        kinds = pd.DataFrame(seen)
+        kinds = kinds[kinds.ICH & kinds.index.isin(slices[0].index)][list(CQ500)].astype(int)
+    else:
+        kinds = slices[0][list(RSNA)].groupby(level=0).max()
+        kinds = kinds[kinds.any(axis=1)]
+    embedded = [
+        x.loc[x.index.isin(kinds.index), COLUMNS].groupby(level=0).agg(["mean", "max"]) for x in slices
+    ]
+    return {f"network {k}": x.loc[kinds.index].to_numpy() for k, x in enumerate(embedded)}, kinds
+
+
+def main() -> None:
+    parser = command_line(__doc__)
+    parser.add_argument("--sets", nargs="+", choices=["cq500", "rsna1000"], default=["cq500", "rsna1000"])
+    parser.add_argument("--kernels", action="store_true", help="several kernels too: minutes")
+    chosen = parser.parse_args()
+    head = ["kind", "scans", "AUC of logistic regression", "log-loss", "less that of the base rate"]
+    if chosen.kernels:
+        head += ["AUC of three kernels", "log-loss", "less that of logistic regression"]
+    for name in chosen.sets:
+        sources, kinds = load(name)
+        scans, rows, labels = list(kinds.index), [], []
+        p: dict[str, list[np.ndarray]] = {"base": [], "logistic": [], "kernels": []}
+        for kind in kinds:
+            y = kinds[kind].to_numpy()
+            folds = folds_by_patient(y, scans)
+            assert folds is not None
+            labels.append(y)
+            p["base"].append(base_rates(y, folds))
+            rows.append([kind, int(y.sum())])
+            for model, other in (("logistic", "base"), ("kernels", "logistic"))[: 1 + chosen.kernels]:
+                p[model].append(held_out(sources, y, scans, folds, kernels=model == "kernels"))
+                q = p[model][-1]
+                cells = [f"{roc_auc_score(y, q):.3f}", f"{log_loss(y, q):.3f}"]
+                rows[-1] += [*cells, told(log_loss_less(y, q, p[other][-1], scans))]
+        y = np.concatenate(labels)
+        joined = {model: np.concatenate(parts) for model, parts in p.items() if parts}
+        pairs = (("logistic", "base"), ("kernels", "logistic"))[: 1 + chosen.kernels]
+        lines = [
+            f"Mean log-loss over kinds: {model} {log_loss(y, joined[model]):.3f}, less that of {other} "
+            f"{told(log_loss_less(y, joined[model], joined[other], scans * len(labels)))}."
+            for model, other in pairs
+        ]
+        record(
+            f"Kinds of bleed: {name}", f"{len(scans)} scans.\n\n{table(head, rows)}\n\n" + "\n".join(lines)
+        )
+
+
+if __name__ == "__main__":
+    main()
