@@ -249,7 +249,9 @@ def fit_cnn(
     parts = {split: splits.scan[splits.split == split].tolist() for split in ("train", "validation")}
     scans = ScanDataset(prepared, parts["train"], crop=encoder.crop, in_slices=in_slices)
     watched = ScanDataset(prepared, parts["validation"], crop=encoder.crop)
-    pictures = model.pictures(slices=int(scans.sizes.sum() + watched.sizes.sum()))
+    # maps of frozen blocks are kept instead of pictures, unless pictures vary
+    kept = model.frozen and not training.augment
+    pictures = model.pictures(slices=0 if kept else int(scans.sizes.sum() + watched.sizes.sum()))
     module = MilModule(model, training, class_weights(scans.bag_labels), pictures=pictures, seed=seed)
     varied = VariedScans(scans, seed=seed, augmented=training.augment)
     steps, to_watch = _steps(scans, watched, training, seed, ranks)
