@@ -145,4 +145,4 @@ def test_no_other_file_writes_csv():
         for path in package.rglob("*.py")
         if re.search(r"to_csv\(\S|csv\.(Dict)?[wW]riter\(", path.read_text(encoding="utf-8"))
     }
-    assert writers == {"files.py", "network/training/fit_cnn.py", "model/training/training_sets.py"}
+    assert writers == {"files.py", "network/training/epoch_log.py", "model/training/training_sets.py"}

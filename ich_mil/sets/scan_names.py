@@ -28,7 +28,8 @@ def own_folders(folders: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Map each scan to its folder, as the whole path below the root.
 
     That is the lowest folder that holds all files of the scan and none of another scan. Where there is none,
-    it is the highest folder that holds files of this scan alone; '' where there is none either.
+    it is the highest folder that holds files of this scan alone; '' where there is none either. A last part
+    that all scans share, such as 'Unknown Study', is left out.
 
     Args:
         folders: pairs of a scan id and a folder of its files.
@@ -45,6 +46,11 @@ def own_folders(folders: Iterable[tuple[str, str]]) -> dict[str, str]:
         whole = [one for one, count in above.items() if count == len(own)]
         highest = min(above, key=lambda one: (one.count("/"), one), default="")
         names[scan] = max(whole, key=len, default=highest)
+    while len(names) > 1:
+        parts = [name.rpartition("/") for name in names.values()]
+        if len({last for *_, last in parts}) > 1 or not all(above for above, *_ in parts):
+            break
+        names = dict(zip(names, (above for above, *_ in parts), strict=True))
     return names
 
 

@@ -18,6 +18,12 @@ def test_the_lowest_folder_that_holds_all_of_one_scan():
     assert own_folders(months) == {"A": "2024-01/CT_1", "B": "2024-01/CT_2", "C": "2024-02/CT_085_HEAD"}
 
 
+def test_a_last_part_that_all_scans_share_is_left_out():
+    assert own_folders([("A", "a/Study/CT"), ("B", "b/Study/CT")]) == {"A": "a", "B": "b"}
+    assert own_folders([("A", "a/Study"), ("B", "b/Other")]) == {"A": "a/Study", "B": "b/Other"}
+    assert own_folders([("A", "a/Study")]) == {"A": "a/Study"}
+
+
 def test_the_highest_folder_of_a_scan_in_several():
     folders = [("A", "x/a/1"), ("A", "y/1"), ("B", "x/b")]
     assert own_folders(folders) == {"A": "y", "B": "x/b"}
