@@ -28,8 +28,8 @@ def own_folders(folders: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Map each scan to its folder, as the whole path below the root.
 
     That is the lowest folder that holds all files of the scan and none of another scan. Where there is none,
-    it is the highest folder that holds files of this scan alone; '' where there is none either. A last part
-    that all scans share, such as 'Unknown Study', is left out.
+    it is the highest folder that holds files of this scan alone; '' where there is none either. Last parts
+    that other scans have too, such as 'Unknown Study', are left out.
 
     Args:
         folders: pairs of a scan id and a folder of its files.
@@ -40,17 +40,16 @@ def own_folders(folders: Iterable[tuple[str, str]]) -> dict[str, str]:
         files_in[scan] |= {folder} - {""}
         for one in _upwards(folder):
             scans_in[one].add(scan)
+    parts = Counter(part for own in files_in.values() for part in {*"/".join(own).split("/")})
     names = {}
     for scan, own in files_in.items():
         above = Counter(one for folder in own for one in _upwards(folder) if scans_in[one] == {scan})
         whole = [one for one, count in above.items() if count == len(own)]
         highest = min(above, key=lambda one: (one.count("/"), one), default="")
-        names[scan] = max(whole, key=len, default=highest)
-    while len(names) > 1:
-        parts = [name.rpartition("/") for name in names.values()]
-        if len({last for *_, last in parts}) > 1 or not all(above for above, *_ in parts):
-            break
-        names = dict(zip(names, (above for above, *_ in parts), strict=True))
+        name = max(whole, key=len, default=highest)
+        while parts[name.rpartition("/")[2]] > 1 and scans_in[folder_of(name)] == {scan}:
+            name = folder_of(name)
+        names[scan] = name
     return names
 
 

@@ -13,13 +13,14 @@ FOLDERS = [
 
 
 def test_the_lowest_folder_that_holds_all_of_one_scan():
-    assert own_folders(FOLDERS) == {"A": "site/001", "B": "site/002/s1", "C": "", "D": "", "E": ""}
+    assert own_folders(FOLDERS) == {"A": "site/001", "B": "site/002", "C": "", "D": "", "E": ""}
     months = [("A", "2024-01/CT_1"), ("B", "2024-01/CT_2"), ("C", "2024-02/CT_085_HEAD"), ("C", "")]
     assert own_folders(months) == {"A": "2024-01/CT_1", "B": "2024-01/CT_2", "C": "2024-02/CT_085_HEAD"}
 
 
-def test_a_last_part_that_all_scans_share_is_left_out():
-    assert own_folders([("A", "a/Study/CT"), ("B", "b/Study/CT")]) == {"A": "a", "B": "b"}
+def test_last_parts_that_other_scans_have_are_left_out():
+    studies = [("A", "a/Study/CT"), ("A", "a/Study/Bone"), ("B", "b/Study/CT")]
+    assert own_folders(studies) == {"A": "a", "B": "b"}
     assert own_folders([("A", "a/Study"), ("B", "b/Other")]) == {"A": "a/Study", "B": "b/Other"}
     assert own_folders([("A", "a/Study")]) == {"A": "a/Study"}
 
