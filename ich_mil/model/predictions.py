@@ -212,13 +212,11 @@ def scan_table(results: Results) -> pd.DataFrame:
 
 def slice_table(results: Results) -> pd.DataFrame:
     """Table with a row per slice, columns `SLICE_COLUMNS`; `slice` counts from 1, the lowest of a scan."""
-    rows = [
-        vars(one)
-        | _bounds(one)
-        | {"scan": scan.scan, "slice": one.slice + 1, "corrections": "|".join(one.corrections)}
-        for scan in results.scans
-        for one in scan.slices
-    ]
+    rows = []
+    for scan in results.scans:
+        for one in scan.slices:
+            own = {"scan": scan.scan, "slice": one.slice + 1, "corrections": "|".join(one.corrections)}
+            rows.append(vars(one) | _bounds(one) | own)
     return _table(rows, SLICE_COLUMNS, floats=("position_mm", "scan_without"))
 
 
