@@ -12,7 +12,7 @@ under-confident. On held-out scans of the RSNA features of three CNN runs the lo
 0.221 with it (15 divisions into five folds, better in each).
 
 Slice probabilities are filtered along z (`filtered`). On held-out CT-ICH scans and on phantoms the filter
-raises the slice AUC and leaves the log-loss or lowers it (benchmarks/RESULTS.md, "Smoothing along z").
+raises the slice AUC and leaves the log-loss or lowers it (research/RESULTS.md, "Smoothing along z").
 
 Shapes: B scans, n slices of a scan, L samples.
 """

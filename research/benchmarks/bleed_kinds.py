@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from sklearn.metrics import log_loss, roc_auc_score
 
-from ich_mil.model.site.subtype import base_rates, folds_by_patient, held_out, log_loss_less, told
+from ich_mil.model.site.subtype import base_rates, folds_by_patient, held_out, log_loss_less, with_interval
 from research.benchmarks.public_features import DATA
 from research.benchmarks.record import command_line, record, table
 
@@ -61,13 +61,13 @@ def main() -> None:
                 p[model].append(held_out(sources, y, scans, folds, kernels=model == "kernels"))
                 q = p[model][-1]
                 cells = [f"{roc_auc_score(y, q):.3f}", f"{log_loss(y, q):.3f}"]
-                rows[-1] += [*cells, told(log_loss_less(y, q, p[other][-1], scans))]
+                rows[-1] += [*cells, with_interval(log_loss_less(y, q, p[other][-1], scans))]
         y = np.concatenate(labels)
         joined = {model: np.concatenate(parts) for model, parts in p.items() if parts}
         pairs = (("logistic", "base"), ("kernels", "logistic"))[: 1 + chosen.kernels]
         lines = [
             f"Mean log-loss over kinds: {model} {log_loss(y, joined[model]):.3f}, less that of {other} "
-            f"{told(log_loss_less(y, joined[model], joined[other], scans * len(labels)))}."
+            f"{with_interval(log_loss_less(y, joined[model], joined[other], scans * len(labels)))}."
             for model, other in pairs
         ]
         record(

@@ -95,12 +95,13 @@ def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path, kernels: b
             found.append(about)
             say(
                 f"{name}: {y.sum()} of {len(y)} scans; held-out AUC {auc:.3f}, log-loss {loss:.3f}, "
-                f"less that of the base rate {told(log_loss_less(y, p, base, patients))}"
+                f"less that of the base rate {with_interval(log_loss_less(y, p, base, patients))}"
             )
             if kernels:
                 logistic = held_out(sources, y, patients, folds, kernels=False)
                 less = log_loss_less(y, p, logistic, patients)
-                say(f"{name}: log-loss less that of logistic regression {told(less)}; {advice(less[1])}")
+                words = f"{with_interval(less)}; {advice(less[1])}"
+                say(f"{name}: log-loss less that of logistic regression {words}")
         if not found:
             raise DataError(f"{kinds}: no kind has enough scans with and without it; label more scans")
         about = {"format": FORMAT, "weights": trained.provenance.weights, "notice": NOTICE}
@@ -153,9 +154,9 @@ def held_out(
     """Probability (B,) of each scan by the model of the other folds."""
     p = np.empty(len(y))
     for inside, outside in folds:
-        parts = ({name: x[rows] for name, x in sources.items()} for rows in (inside, outside))
-        fitted = _fit(next(parts), y[inside], [patients[i] for i in inside], kernels=kernels)
-        p[outside] = np.asarray(fitted.predict_proba(next(parts)))[:, 1]
+        learn, held = ({name: x[rows] for name, x in sources.items()} for rows in (inside, outside))
+        fitted = _fit(learn, y[inside], [patients[i] for i in inside], kernels=kernels)
+        p[outside] = np.asarray(fitted.predict_proba(held))[:, 1]
     return p
 
 
@@ -186,7 +187,7 @@ def advice(less: Interval) -> str:
     return "neither is ahead, leave out --kernels for the simpler model"
 
 
-def told(less: tuple[float, Interval]) -> str:
+def with_interval(less: tuple[float, Interval]) -> str:
     """A difference with its interval."""
     return f"{less[0]:+.3f} [{less[1].low:+.3f}, {less[1].high:+.3f}]"
 

@@ -44,7 +44,6 @@ from ich_mil.model.training.training_sets import (
     has_single_slices,
     head_scans,
     in_slices,
-    learned_for,
     open_training,
     prepare_training,
     set_names,
@@ -143,13 +142,12 @@ def _cnn_features(
     config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame, ranks: Ranks, start: AttentionCnn | None
 ) -> FeatureSet:
     """Train and freeze the CNN, and compute the features of all scans of the split."""
-    without = learned_for(config, "boxes")
     if (config.out / "cnn.json").is_file():
         model = load_cnn(config.out)
     else:
         from ich_mil.network.training.fit_cnn import fit_cnn  # needs the extra `train`
 
-        learn, encoder = splits[~splits.scan.isin(learned_for(config, "heads", "boxes"))], config.encoder
+        learn, encoder = splits[splits.learn == "all"], config.encoder
         if start is not None and len(learn) < FEW and encoder.freeze == "none":
             say(f"{len(learn)} scans are few: the encoder keeps its weights; encoder.freeze: 0 trains it")
             encoder = replace(encoder, freeze="all")
@@ -173,7 +171,7 @@ def _cnn_features(
         config.out / "features" / "train.safetensors",
         model.to(device()),
         prepared,
-        splits.scan[~splits.scan.isin(without)].tolist(),
+        splits.scan[splits.learn != "boxes"].tolist(),
         workers=config.training.workers,
     )
 
