@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-PICTURES := $(abspath ../shared/data)
+export ICH_MIL_DATA ?= $(abspath ../shared/data)
 
 .PHONY: install demo headct-base test test-nightly test-gpu test-services lint docs clean
 
@@ -21,16 +21,16 @@ demo: $(STAMP)
 	$(BIN)/python -m ich_mil.phantoms.data_sets data/demo --studies-a 240 --studies-b 40 --size 128
 	$(BIN)/python train.py --config configs/demo.yaml
 
-# the bundled model, from the public pictures beside the project: two hours on two cores
+# the bundled model, from public pictures (docs/data.md): two hours on two cores
 headct-base: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[headct]'
-	$(BIN)/python ../shared/tools/ctich_to_dicom.py ../shared/data/ctich data/ctich/rsna --layout rsna
+	$(BIN)/python $(ICH_MIL_DATA)/../tools/ctich_to_dicom.py $(ICH_MIL_DATA)/ctich data/ctich/rsna --layout rsna
 	mkdir -p data/rsna_png data/rsna_boxes
-	grep -v -e ID_a0f1da3ce -e ID_ad5fcf757 $(PICTURES)/rsna_png/labels.csv > data/rsna_png/labels.csv  # in rsna_scans
-	grep -E '^slice|,boxes\b' $(PICTURES)/rsna_more/labels.csv > data/rsna_boxes/labels.csv
-	cp $(PICTURES)/rsna_more/boxes.csv data/rsna_boxes
-	tail -n +2 data/rsna_png/labels.csv | cut -d, -f1 | xargs -I{} ln -sf $(PICTURES)/rsna_png/{}.png data/rsna_png
-	tail -n +2 data/rsna_boxes/labels.csv | cut -d, -f1 | xargs -I{} ln -sf $(PICTURES)/rsna_more/{}.jpg data/rsna_boxes
+	grep -v -e ID_a0f1da3ce -e ID_ad5fcf757 $(ICH_MIL_DATA)/rsna_png/labels.csv > data/rsna_png/labels.csv  # in rsna_scans
+	grep -E '^slice|,boxes\b' $(ICH_MIL_DATA)/rsna_more/labels.csv > data/rsna_boxes/labels.csv
+	cp $(ICH_MIL_DATA)/rsna_more/boxes.csv data/rsna_boxes
+	tail -n +2 data/rsna_png/labels.csv | cut -d, -f1 | xargs -I{} ln -sf $(ICH_MIL_DATA)/rsna_png/{}.png data/rsna_png
+	tail -n +2 data/rsna_boxes/labels.csv | cut -d, -f1 | xargs -I{} ln -sf $(ICH_MIL_DATA)/rsna_more/{}.jpg data/rsna_boxes
 	$(BIN)/python train.py --config configs/headct_base.yaml
 	$(BIN)/python -m research.benchmarks.headct.bundle checkpoints/headct_base checkpoints/headct-base
 

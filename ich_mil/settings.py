@@ -60,7 +60,9 @@ def filled_path(name: str, text: str) -> Path:
     """
     filled = os.path.expandvars(text)
     if left := re.search(r"\$(\w+|\{\w+\})", filled):
-        raise ConfigError(f"{name} {text!r}: the environment variable {left[0]} is not set")
+        raise ConfigError(
+            f"{name} {text!r}: the environment variable {left[0]} is not set: export it first (docs/data.md)"
+        )
     try:
         return Path(filled).expanduser()
     except RuntimeError as error:
@@ -115,21 +117,21 @@ class Setting(NamedTuple):
     help: str
 
 
-def _describe(kind: type, prefix: str = "") -> dict[str, Setting]:
+def describe(kind: type, prefix: str = "") -> dict[str, Setting]:
     """All settings of a dataclass by dotted name, with those of dataclasses within, not of lists of them."""
     texts = re.findall(r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", inspect.getdoc(kind) or "", re.M)
     helps = {name: " ".join(text.split()) for name, text in texts}
     hints, settings = get_type_hints(kind), {}
     for name, default in ((field.name, _default(field)) for field in fields(kind)):
-        within = [part for part in _alternatives(hints[name]) if is_dataclass(part)]
+        within = [part for part in alternatives(hints[name]) if is_dataclass(part)]
         settings[prefix + name] = Setting(hints[name], "" if within else default, helps.get(name, ""))
         for part in within:
             assert isinstance(part, type)
-            settings |= _describe(part, f"{prefix}{name}.")
+            settings |= describe(part, f"{prefix}{name}.")
     return settings
 
 
-def _alternatives(hint: Any) -> tuple[Any, ...]:
+def alternatives(hint: Any) -> tuple[Any, ...]:
     """The types of a union; a type by itself."""
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
@@ -158,7 +160,7 @@ def build(kind: type[C], values: Any, *, trained: bool = False) -> C:
         made: C = TypeAdapter(kind).validate_json(text, strict=True)
         return made
     except ValidationError as error:
-        raise ValueError(_line(error, _describe(kind))) from error
+        raise ValueError(_line(error, describe(kind))) from error
     except RecursionError:
         raise ValueError("is nested too deep") from None
 
@@ -228,7 +230,7 @@ def read_settings(kind: type[C], arguments: Sequence[str]) -> C:
     file = options.pop("config", None)
     sources = [] if file is None else [str(path := config_file(file))]
     sources += [f"--{name}" for name in options]
-    known = _describe(kind)
+    known = describe(kind)
     try:
         values = {} if file is None else read_yaml(path)
         for name, text in options.items():
@@ -243,8 +245,8 @@ def help_lines(kind: type) -> list[str]:
     """A line for each setting: its name, description and default."""
     return [
         f"  --{name}: {setting.help}{f' [default: {setting.default}]' if setting.default else ''}"
-        for name, setting in _describe(kind).items()
-        if not any(map(is_dataclass, _alternatives(setting.hint)))
+        for name, setting in describe(kind).items()
+        if not any(map(is_dataclass, alternatives(setting.hint)))
     ]
 
 
@@ -269,7 +271,7 @@ def _override(values: dict[str, Any], name: str, text: str, known: Mapping[str, 
     if name not in known:
         raise ValueError(f"{name} is no setting{did_you_mean(name, known)}")
     hint = known[name].hint
-    plain = {*_alternatives(hint)} - {NoneType} <= {str, Path} and text != "null"
+    plain = {*alternatives(hint)} - {NoneType} <= {str, Path} and text != "null"
     *groups, last = name.split(".")
     for group in groups:
         if values.get(group) is None:

@@ -22,7 +22,8 @@ OLD_NUMPY = Version(version("numpy")) < Version("2.4")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Hide the GPU, and interpret kernels, in any run but `pytest -m gpu`."""
+    """Name the folder of real data; hide the GPU and interpret kernels in any run but `pytest -m gpu`."""
+    os.environ.setdefault("ICH_MIL_DATA", str(Path(__file__).resolve().parents[2] / "shared" / "data"))
     if config.option.markexpr != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a script's background job: `make test &`
@@ -33,8 +34,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """Folder of the real data beside the project; skip where it is absent."""
-    folder = Path(__file__).resolve().parents[2] / "shared" / "data"
+    """Folder of the real data, `ICH_MIL_DATA`; skip where it is absent."""
+    folder = Path(os.environ["ICH_MIL_DATA"])
     if not folder.is_dir():
         pytest.skip(f"real data is not at {folder}")
     return folder

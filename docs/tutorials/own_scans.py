@@ -51,7 +51,7 @@ first = json.loads((work / "predictions" / "predictions.json").read_text())["sca
 # %% [markdown]
 # ## Before you rely on it
 #
-# The bundled model saw few real scans ([model card](../../results/)). With labels of your own scans (layout `folder`:
+# The bundled model saw few real scans ([model card](../../model_card/)). With labels of your own scans (layout `folder`:
 # a `labels.csv` beside the studies) three commands say how it does at your site and adapt it, see
 # [at a hospital](../../hospital/):
 #

@@ -3,7 +3,7 @@
 #
 # Castro-Macías et al. (2024) train VGPMIL and G-VGPMIL on the slice features of 150 RSNA scans and test them on
 # 490 CQ500 scans. The tables of features are public (`rsna150_d8_run2.csv` and `cq500_d8_run2.csv`) and are not part
-# of this repository: set `ICH_MIL_FEATURES` to their folder. The whole protocol with five seeds, baselines, intervals
+# of this repository: `ICH_MIL_DATA` names the folder that holds them in `features/` ([data](../../data/)). The whole protocol with five seeds, baselines, intervals
 # and figures is one command, `python -m research.reproduce features`; here is its core with one seed.
 
 # %%
@@ -16,7 +16,7 @@ from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 from ich_mil.gp.head import Head
 
-folder = Path(os.environ.get("ICH_MIL_FEATURES", "../shared/data/features"))
+folder = Path(os.environ.get("ICH_MIL_DATA", "data")) / "features"
 available = (folder / "rsna150_d8_run2.csv").exists()
 print("tables found" if available else f"no tables in {folder}: the rest of this page stays empty")
 

@@ -78,6 +78,8 @@ class Head(ClassifierMixin, BaseEstimator):
     model_: SparseGP
     report_: FitReport
     n_features_in_: int
+    feature_names_in_: np.ndarray
+    classes_: np.ndarray
 
     def __init__(self, settings: HeadSettings | None = None, /, **parameters: Any) -> None:
         if unknown := sorted({*parameters} - {*HeadSettings.names()}):

@@ -246,9 +246,9 @@ def write_results(results: Results, folder: Path) -> None:
     write_json(folder / "predictions.json", {"format": FORMAT, "notice": NOTICE, **content})
 
 
-def read_results(folder: Path) -> Results:
+def read_results(folder: str | Path) -> Results:
     """Read results. `DataError`: file missing, damaged or of another version, no scan, or a scan twice."""
-    path = folder / "predictions.json"
+    path = Path(folder) / "predictions.json"
     try:
         content: dict[str, Any] = {**json.loads(path.read_text(encoding="utf-8"))}
         if (found := content.pop("format")) != FORMAT:

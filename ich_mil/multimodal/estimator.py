@@ -82,6 +82,7 @@ class MultimodalMIL(BaseEstimator):
     coef_: pd.DataFrame
     posterior_: Posterior
     scalings_: list[Scaling]
+    acceptance_: float | None
 
     def __init__(
         self,
@@ -153,7 +154,7 @@ class MultimodalMIL(BaseEstimator):
         gradients = min(self.gradients, WORK // target.likelihood.instances)
         target, q = fit_gaussian(target, int(MATCH_SHARE * gradients), generator)
         length = int((1 - MATCH_SHARE) * gradients / (CHAINS * MEAN_STEPS))
-        self.acceptance_: float | None = None
+        self.acceptance_ = None
         if length < LEAST_LENGTH:
             return target.theta(q.draw(self.samples, generator))
         chains = sample(target, q, chains=CHAINS, length=length, generator=generator)

@@ -1,14 +1,13 @@
-"""Public features for the benchmarks (../shared/data, see the README), and noisy copies of them."""
-
-from pathlib import Path
+"""Public features for the benchmarks (docs/data.md), and noisy copies of them."""
 
 import torch
 
 from ich_mil.gp.bags import Bags
 from ich_mil.sets.features import FeatureSet, read_feature_table
+from ich_mil.settings import filled_path
 from research.reproduce.mil import read_musk
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+DATA = filled_path("data", "$ICH_MIL_DATA")
 
 
 def rsna() -> FeatureSet:

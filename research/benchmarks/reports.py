@@ -1,6 +1,6 @@
 """Labels from radiology reports: accuracy on sentences, throughput.
 
-    python -m research.benchmarks.reports [--shared ../shared] [--negspacy PYTHON] [--write]
+    python -m research.benchmarks.reports [--negspacy PYTHON] [--write]
 
 * Sentences: macro F of the five labels on `headct_gold.csv`, and F of present against the rest, with 95 %
   intervals of 2,000 resamples of sentences. Results are given for two parts, since the rules were written
@@ -14,7 +14,6 @@ import json
 import re
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 from time import perf_counter, process_time
 
 import numpy as np
@@ -125,10 +124,9 @@ def throughput(lines: Sequence[str], *, reports: int = 10_000, words: int = 200)
 
 def main() -> None:
     parser = command_line(__doc__)
-    parser.add_argument("--shared", type=Path, default=DATA.parent)
     parser.add_argument("--negspacy", metavar="PYTHON", help="interpreter of an environment with negspacy")
     chosen = parser.parse_args()
-    texts = chosen.shared / "data/text"
+    texts = DATA / "text"
     gold = pd.read_csv(texts / "headct_gold.csv", keep_default_na=False)
     lines = pd.read_csv(texts / "headct_sentences.csv", keep_default_na=False).sentence.tolist()
     parts = [sentences(gold, chosen.negspacy), throughput(lines)]

@@ -1,6 +1,5 @@
 """Benchmark protocol: data sets, heads, folds and seeds, read from a YAML file with overrides."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -11,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from ich_mil.errors import ConfigError
 from ich_mil.files import settings_digest
 from ich_mil.gp.settings import HeadSettings
+from ich_mil.settings import filled_path
 from research.reproduce.file_names import file_stem
 
 PROTOCOLS = Path(__file__).parents[1] / "protocols"
@@ -117,7 +117,7 @@ class BenchmarkSet(BaseModel):
     def path(self, what: str, *, seed: int = 0) -> Path:
         """Expanded path of `root`, `external`, `test`, `findings` or `scans`, of the network `seed`."""
         written = getattr(self, what).replace("{seed}", str(seed))
-        return Path(os.path.expandvars(written)).expanduser()
+        return filled_path(what, written)
 
 
 class ProtocolConfig(BaseModel):
@@ -125,6 +125,7 @@ class ProtocolConfig(BaseModel):
 
     Attributes:
         title: title of the report.
+        needs: data and time, for the list of protocols.
         out: folder for fits, tables, figures and `report.md`.
         sets: benchmark sets.
         heads: name -> settings that differ from the defaults.
@@ -146,6 +147,7 @@ class ProtocolConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     title: str
+    needs: str = ""
     out: Path
     sets: Annotated[list[BenchmarkSet], Field(min_length=1)]
     heads: dict[str, dict[str, Any]]
@@ -187,8 +189,8 @@ class ProtocolConfig(BaseModel):
 
     @property
     def hash(self) -> str:
-        """Digest of the settings in 12 hex digits, without `out` and `jobs`."""
-        return settings_digest(self.model_dump() | {"out": "", "jobs": 0})
+        """Digest of the settings in 12 hex digits, without `needs`, `out` and `jobs`."""
+        return settings_digest(self.model_dump() | {"out": "", "jobs": 0, "needs": ""})
 
 
 def read_protocol(words: Sequence[str]) -> ProtocolConfig:
@@ -219,6 +221,8 @@ def _shipped() -> dict[str, Path]:
 
 
 def list_protocols() -> str:
-    """Names and titles of the shipped protocols, one a line."""
-    titles = {name: yaml.safe_load(path.read_text())["title"] for name, path in _shipped().items()}
-    return "\n".join(f"{name:<10}{title}" for name, title in titles.items())
+    """Names, titles and needs of the shipped protocols, one a line."""
+    given = {name: yaml.safe_load(path.read_text()) for name, path in _shipped().items()}
+    return "\n".join(
+        f"{name:<10}{protocol['title']}: {protocol['needs']}" for name, protocol in given.items()
+    )

@@ -18,9 +18,10 @@ import pydicom.data
 from ich_mil.ledger import LedgerEntry
 from ich_mil.model.predictions import read_results
 from ich_mil.phantoms import data_sets
+from research.benchmarks.public_features import DATA
 from research.benchmarks.record import table
 
-GE = Path("../shared/data/ge_head_ct")
+GE = DATA / "ge_head_ct"
 PHANTOMS = 10
 OTHERS = ("CT_small.dcm", "693_J2KI.dcm")
 
