@@ -143,7 +143,10 @@ class RunConfig:
             and `head.random_state` + k; all members share one split.
         encoders: encoders of the members in turn; empty: `encoder` for all members.
         start: finished run whose networks initialise training (`--from`); `headct-base` is the bundled run.
-            The settings of its networks replace `encoder` and `cnn`, except `encoder.freeze`.
+            The settings of its networks replace `encoder` and `cnn`, except `encoder.freeze`. With fewer than
+            100 scans and no `encoder.freeze` the networks are kept and only heads are fitted. Its number of
+            members and its `head` are taken where the configuration has the defaults; of an ensemble, each
+            member starts a member.
         samples: posterior samples per prediction.
         bootstrap: bootstrap resamples per interval.
         pages: number of study pages of the last available set of validation, test and external scans: the
