@@ -109,7 +109,6 @@ def _divide(config: RunConfig, scans: pd.DataFrame, before: pd.DataFrame | None)
         kept = splits_before(scans, pd.concat([network_learned(before), held]))
     if file is not None:
         splits = read_splits(file, scans, kept=kept)
-        check_stopping(config, bool((splits.split == "validation").any()))
         if rest := sorted(set(scans.index) - set(splits.scan)):
             say(f"{file}: {len(rest)} scans are in no split and are not used: {name_some(rest)}")
     else:
@@ -118,6 +117,8 @@ def _divide(config: RunConfig, scans: pd.DataFrame, before: pd.DataFrame | None)
             splits = draw_splits(scans, **shares, seed=config.seed, kept=kept)
         if kept:
             check_splits(splits, f"{config.start}: scans that its networks learned are not held out")
+    if not keeps_networks(config, scans.index):
+        check_stopping(config, bool((splits.split == "validation").any()))
     if not (splits.split == "validation").any() and config.head.calibration != "none":
         learn = splits[splits.split == "train"]
         labels = torch.tensor(learn.label.tolist())

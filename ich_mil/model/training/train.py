@@ -120,7 +120,7 @@ def check_config(config: RunConfig) -> None:
         ModelError: a CNN that cannot be built.
     """
     check_logger(config.training.logger)
-    if config.split.file is None:
+    if config.split.file is None and config.start is None:  # else when the scans are known
         check_stopping(config, bool(config.split.validation))
     if config.train.layout != "features" and not (config.out / "cnn.json").is_file():
         check_installed("lightning", "train", "training a network")
@@ -144,7 +144,7 @@ def _cnn_features(
     elif start is not None and start.cnn is not None and keeps_networks(config, prepared.scans.index):
         say(
             f"network {config.encoder.name} of {config.encoder.size} pixels: kept as in {config.start}; "
-            f"{len(splits)} scans are few, a head alone is fitted to them; encoder.freeze trains more"
+            f"a head alone is fitted to {len(splits)} scans; encoder.freeze: all, or a number, trains more"
         )
         model = start.cnn
         if ranks.first:

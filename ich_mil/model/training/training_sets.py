@@ -109,9 +109,14 @@ def learned_by(scans: Iterable[str], config: RunConfig) -> list[str]:
 
 
 def keeps_networks(config: RunConfig, scans: Iterable[str]) -> bool:
-    """Whether the run fits heads alone on the networks that it starts from: few scans, `freeze` not set."""
-    started = config.start is not None and config.encoder.freeze == "none"
-    return started and learned_by(scans, config).count("all") < FEW
+    """Whether the run fits heads alone, on the networks that it starts from.
+
+    That is so where no set is for networks, or where `scans` are few and `encoder.freeze` is not set.
+    """
+    if config.start is None:
+        return False
+    learning = learned_by(scans, config).count("all")
+    return learning == 0 or (learning < FEW and config.encoder.freeze == "none")
 
 
 def set_names(scans: Sequence[str], config: RunConfig) -> list[str]:

@@ -326,13 +326,15 @@ def test_training_starts_from_the_networks_of_a_finished_run(config, told, netwo
     assert (kept.encoder.size, kept.start) == (64, parent)
 
 
-def test_few_scans_train_heads_on_the_networks_as_they_are(
-    config, told, network, parent, sites, monkeypatch, capsys
+@pytest.mark.parametrize(("learn", "freeze"), [("all", "none"), ("heads", 0)])
+def test_few_scans_and_sets_for_heads_keep_the_networks(
+    config, told, network, parent, sites, monkeypatch, capsys, learn, freeze
 ):
     place, heads = Location(np.arange(16.0), 1.0, 2.0, 3.0), []
     monkeypatch.setattr(module, "load_model", lambda run: start_model(network, place))
     monkeypatch.setattr(module, "fit_head", lambda *words: heads.append(words))
-    child = replace(config, start=parent, train=SetSettings("rsna", str(sites / "other")))
+    child = replace(config, start=parent, train=SetSettings("rsna", str(sites / "other"), learn=learn))
+    child = replace(child, encoder=replace(ENCODER, freeze=freeze))
     told.clear()
     train(replace(child, prepared=child.out.parent / "other"), resume=False)
     assert not told
