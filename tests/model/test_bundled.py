@@ -81,6 +81,7 @@ def test_a_real_head_of_another_hospital_is_judged_in_one_command(shared_data, t
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # 1,600 slices at 256 pixels
 @pytest.mark.filterwarnings("ignore:probabilities are next to the share")  # phantoms are no heads
 def test_a_child_on_few_scans_keeps_the_networks_and_watches_its_site(tmp_path):
     """An ensemble with own heads; its scans, which no network learned, are the reference of `drift`."""
