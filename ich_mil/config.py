@@ -40,7 +40,8 @@ class SplitSettings:
     """Settings of the split of the training set, by patient.
 
     Attributes:
-        validation: share for early stopping and calibration; 0: calibrate on held-out folds (features only).
+        validation: share for early stopping and calibration; 0: calibrate on held-out folds (features, or
+            networks kept from `start`).
         test: share held out from training, stopping and calibration.
         file: CSV with columns scan,split, used in place of a random split.
     """
@@ -143,7 +144,10 @@ class RunConfig:
             and `head.random_state` + k; all members share one split.
         encoders: encoders of the members in turn; empty: `encoder` for all members.
         start: finished run whose networks initialise training (`--from`); `headct-base` is the bundled run.
-            The settings of its networks replace `encoder` and `cnn`, except `encoder.freeze`.
+            The settings of its networks replace `encoder` and `cnn`, except `encoder.freeze`. Networks are
+            kept, and heads alone are fitted, with fewer than 100 scans and no `encoder.freeze`, or if all
+            sets have `learn: heads`. Its number of members and its `head` are taken where the configuration
+            has the defaults; of an ensemble, each member starts a member.
         samples: posterior samples per prediction.
         bootstrap: bootstrap resamples per interval.
         pages: number of study pages of the last available set of validation, test and external scans: the
@@ -179,7 +183,7 @@ class RunConfig:
         if self.encoders and self.members == 1:
             raise ValueError("encoders is for the members of an ensemble; name one network's in encoder")
         learn = [data.learn for data in self.training_sets.values()]
-        if "all" not in learn:
+        if "all" not in learn and self.start is None:
             raise ValueError("learn: no set to train on is for `all`; no network could be trained")
         if learn[0] == "boxes":
             raise ValueError("learn: the first set to train on must be for heads too, not for boxes alone")

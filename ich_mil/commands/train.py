@@ -52,11 +52,11 @@ def train(context: typer.Context, config: Config = None, resume: Resume = False,
 
 def _train(words: list[str], file: str | None, resume: bool, start: str | None, *, whole: bool) -> None:
     from ich_mil.config import read_config
-    from ich_mil.model.training.resume import check_folder
+    from ich_mil.model.training.resume import check_folder, with_start_settings
 
     named = [f"--config={file}"] if file is not None else []
     started = [f"--start={start}"] if start is not None else []
-    config = read_config([*named, *started, *words])
+    config = with_start_settings(read_config([*named, *started, *words]))
     for number in range(config.members):
         config.member(number).check_paths()
     if not under_torchrun():  # other ranks find the files of rank 0

@@ -1,14 +1,11 @@
-"""Attention CNN: slice encoder, gated attention pooling and classifier, trained on scan labels alone.
+"""Attention CNN: slice encoder and aggregator, trained on scan labels alone.
 
-Slices are encoded separately, pooled within their scan by gated attention (Ilse et al. 2018, as used in
-Castro-Macías et al. 2024, section 6.3, and the authors' notebooks) and classified. Bags are packed.
+Slices are encoded separately and classified as one scan by an aggregator (`ich_mil.network.aggregators`),
+gated attention unless the settings name another. Bags are packed.
 
-    h_n = W vec(encoder(x_n))                                    (D,)  features for the Gaussian process
-    a_n = softmax over the scan of  wᵀ(tanh(V h_n) ∘ sigmoid(U h_n))
-    logit_b = vᵀ Σ_n a_n h_n + c = Σ_n a_n (vᵀ h_n + c)
-
-The last equality holds because the attention weights of a scan sum to 1. Hence `vᵀ h_n + c` is the slice
-logit, and its sigmoid is the CNN's slice probability.
+    h_n = W vec(encoder(x_n))                     (D,)  features for the Gaussian process
+    logit_b = aggregator(h_n, n in scan b)
+    slice logit_n = aggregator(h_n alone)         its sigmoid is the CNN's slice probability
 
 Shapes: B scans, N slices (packed), C channels, S pixels, D features, F channels of a feature map.
 """
@@ -21,15 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ich_mil.kernels.segments import bag_index, bag_softmax, bag_sum
+from ich_mil.kernels.segments import bag_index
+from ich_mil.network.aggregators import Attention, Transformer, build_aggregator, single_slices
 from ich_mil.network.bags import Pictures
 from ich_mil.network.settings import PAPER, CnnSettings, EncoderSettings
 from ich_mil.network.shared_norm import right_statistics
 from ich_mil.network.slice_encoders import build_encoder, frozen_blocks, map_shape
 from ich_mil.ranks import these_ranks
 
-ATTENTION_HIDDEN = 64
-"""Hidden units of the gated attention, as in the authors' notebooks."""
 DROPOUT = 0.3
 """Dropout probability of the pooled encoder output, in training."""
 CHUNK_SLICES = 256
@@ -47,14 +43,15 @@ class BagOutput(NamedTuple):
 
     scan_logit: Tensor  # (B,)
     slice_logit: Tensor  # (N,)
-    attention: Tensor  # (N,) sums to 1 in each scan
+    attention: Tensor  # (N,) sums to 1 in each scan; NaN for aggregators without attention weights
     features: Tensor  # (N, D)
 
 
 class AttentionCnn(nn.Module):
-    """Slice encoder, dense features, gated attention, classifier. Usable without a Trainer.
+    """Slice encoder, dense features, aggregator. Usable without a Trainer.
 
     Attributes:
+        aggregator: module that maps packed features to scan logits.
         encoder: sequence of blocks; the lowest `frozen` of them are not trained.
         encoder_settings: settings of the encoder and its input pictures.
         settings: settings of the layers after the encoder.
@@ -62,7 +59,7 @@ class AttentionCnn(nn.Module):
     """
 
     def __init__(self, encoder: EncoderSettings, settings: CnnSettings) -> None:
-        """Build the network with initial weights. `ModelError` for an encoder that cannot be built."""
+        """Build the network with initial weights. `ModelError`: encoder or aggregator cannot be built."""
         super().__init__()
         self.encoder_settings, self.settings = encoder, settings
         self.chunk_slices = CHUNK_SLICES
@@ -80,10 +77,7 @@ class AttentionCnn(nn.Module):
         self.dropout = nn.Dropout(DROPOUT)
         width_of_input = self.channels * (height * width if flatten else 1)
         self.project = nn.Linear(width_of_input, settings.features)
-        self.attention_v = nn.Linear(settings.features, ATTENTION_HIDDEN)
-        self.attention_u = nn.Linear(settings.features, ATTENTION_HIDDEN)
-        self.attention_w = nn.Linear(ATTENTION_HIDDEN, 1)
-        self.classifier = nn.Linear(settings.features, 1)
+        self.aggregator = build_aggregator(settings.aggregator, settings.features)
         self.train()  # puts frozen blocks into evaluation mode; Lightning keeps the modes of all modules
 
     def train(self, mode: bool = True) -> Self:
@@ -167,18 +161,31 @@ class AttentionCnn(nn.Module):
 
     def classify(self, maps: Tensor, offsets: Tensor, *, blocks: int | None = None) -> BagOutput:
         """Classify packed scans from their `frozen_maps` (N, F, h, w) after the same number of `blocks`."""
-        bags = bag_index(offsets).to(maps.device, non_blocking=True)
-        if len(bags) != len(maps):
-            raise ValueError(f"offsets of {len(bags)} slices do not fit {len(maps)} pictures")
-        n_bags = len(offsets) - 1
-        features = self.encode_maps(maps, blocks=blocks).to(self.classifier.weight)  # (N, D)
+        features, offsets = self._packed(maps, offsets, blocks)
         with torch.autocast(maps.device.type, enabled=False):
-            V, U = self.attention_v(features), self.attention_u(features)
-            gate = torch.tanh(V) * torch.sigmoid(U)  # (N, 64)
-            attention = bag_softmax(self.attention_w(gate).squeeze(-1), bags, n_bags)  # (N,)
-            slice_logit = self.classifier(features).squeeze(-1)  # (N,)
-            scan_logit = bag_sum(attention * slice_logit, bags, n_bags)  # (B,)
+            scan_logit = self.aggregator(features, offsets)  # (B,)
+            slice_logit = self.aggregator(features, single_slices(features))  # (N,)
+            if isinstance(self.aggregator, Attention | Transformer):
+                attention = self.aggregator.weights(features, offsets)  # (N,)
+            else:
+                attention = torch.full_like(slice_logit, torch.nan)
         return BagOutput(scan_logit, slice_logit, attention, features)
+
+    def scan_logits(self, maps: Tensor, offsets: Tensor) -> Tensor:
+        """Scan logits (B,) of `classify` alone, for training.
+
+        An aggregator that keeps batch statistics or drops units at random sees each scan once a step.
+        """
+        features, offsets = self._packed(maps, offsets, None)
+        with torch.autocast(maps.device.type, enabled=False):
+            logits: Tensor = self.aggregator(features, offsets)
+        return logits
+
+    def _packed(self, maps: Tensor, offsets: Tensor, blocks: int | None) -> tuple[Tensor, Tensor]:
+        """Features (N, D) of `encode_maps` in the type of the weights, and offsets (B + 1,) on the CPU."""
+        if (count := len(bag_index(offsets))) != len(maps):
+            raise ValueError(f"offsets of {count} slices do not fit {len(maps)} pictures")
+        return self.encode_maps(maps, blocks=blocks).to(self.project.weight), offsets.cpu()
 
 
 @contextmanager

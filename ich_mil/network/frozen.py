@@ -1,7 +1,7 @@
 """Frozen CNN: save and load a trained CNN, and extract its features for the Gaussian process.
 
-A saved CNN consists of `cnn.safetensors` (weights) and `cnn.json` (settings of encoder and pooling, format
-version). Neither file can execute code.
+A saved CNN consists of `cnn.safetensors` (weights) and `cnn.json` (settings of encoder and aggregator, format
+version). Neither file holds code; an aggregator `package.module:Class` is imported from what is installed.
 """
 
 import json
@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from ich_mil.errors import ModelError
-from ich_mil.files import digest, whole_file, write_json
+from ich_mil.files import digest, write_json
 from ich_mil.kernels.segments import take_bags
-from ich_mil.model_files import read_json, read_tensors, record
+from ich_mil.model_files import read_json, read_tensors, record, write_tensors
 from ich_mil.network.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.network.bags import Batch, ScanDataset
 from ich_mil.network.loader import loader
@@ -30,7 +29,7 @@ from ich_mil.sets.store import PreparedSet
 from ich_mil.study.head_box import head_box
 from ich_mil.study.study import Study
 
-FORMAT = "ich_mil.cnn.2"
+FORMAT = "ich_mil.cnn.3"
 EXTRACTION = 4
 """Version of the output of `extract_features`; stored features of another version are recomputed."""
 
@@ -51,8 +50,7 @@ class _CnnFile:
 def save_cnn(model: AttentionCnn, folder: str | Path) -> None:
     """Write `cnn.safetensors` and `cnn.json` into `folder`."""
     folder = Path(folder)
-    with whole_file(folder / "cnn.safetensors") as temporary:
-        save_file({name: value.contiguous() for name, value in model.state_dict().items()}, temporary)
+    write_tensors(folder / "cnn.safetensors", model.state_dict())
     about = _CnnFile(FORMAT, replace(model.encoder_settings, weights=None), model.settings)
     write_json(folder / "cnn.json", asdict(about))
 
@@ -77,9 +75,8 @@ def stored_features(
     """Run `extract_features` with a cache file, which is reused if CNN, pictures and labels are unchanged."""
     state = model.state_dict()
     weights = [state[name].cpu().numpy().tobytes() for name in sorted(state)]
-    about = json.dumps(
-        [EXTRACTION, prepared.fingerprint, asdict(model.encoder_settings), list(scans)]
-    ).encode()
+    settings = [asdict(model.encoder_settings), asdict(model.settings)]
+    about = json.dumps([EXTRACTION, prepared.fingerprint, *settings, list(scans)]).encode()
     source = digest(about, *weights)
     if made_from(path, source):
         return read_features(path)
@@ -112,7 +109,7 @@ def extract_features(
         batches = progress(batches, total=len(mine), what="extract features")
     outputs = _outputs(model, batches)
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
-    shapes = [(), (), (), (model.classifier.in_features,), (2 * low_blocks(model)[1],)]
+    shapes = [(), (), (), (model.settings.features,), (2 * low_blocks(model)[1],)]
     results = _together(outputs, mine, offsets, shapes, ranks)
     slices = pd.concat([prepared.slices(scan) for scan in scans])
     features = _feature_set(results, offsets, prepared.scans.loc[list(scans)], slices)

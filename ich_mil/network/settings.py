@@ -1,5 +1,6 @@
 """Settings of the slice encoder and of the attention CNN; importable without torch."""
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
@@ -8,6 +9,10 @@ from pydantic.dataclasses import dataclass
 from ich_mil.study.window_presets import Windows, parse_windows
 
 PAPER = "paper"
+AGGREGATORS = ("attention", "mean", "max", "transformer")
+"""Aggregators of `ich_mil.network.aggregators`."""
+FOREIGN = r"\w+(\.\w+)*:\w+"
+"""Names of aggregators of other packages, `package.module:Class`."""
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -62,7 +67,16 @@ class CnnSettings:
         pool: pooling of the feature map of the `paper` encoder: `flatten`, as in the papers, or `mean`. The
             mean is invariant to the position of a bleed, which helps with few scans. The maps of all other
             encoders are always averaged.
+        aggregator: aggregator of the slices of a scan: `attention`, `mean`, `max`, `transformer`, or
+            `package.module:Class`, a `torch.nn.Module` with the contract of `ich_mil.network.aggregators`.
+            Its module is imported where the network is trained or loaded.
     """
 
     features: Literal[8, 32, 128] = 8
     pool: Literal["flatten", "mean"] = "flatten"
+    aggregator: str = "attention"
+
+    def __post_init__(self) -> None:
+        if self.aggregator not in AGGREGATORS and not re.fullmatch(FOREIGN, self.aggregator):
+            known = ", ".join(AGGREGATORS)
+            raise ValueError(f"aggregator: must be {known} or package.module:Class, got {self.aggregator!r}")

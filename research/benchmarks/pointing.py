@@ -44,7 +44,7 @@ def middle(inside: NDArray[np.bool_]) -> NDArray[np.float64]:
 @torch.inference_mode()
 def grad_cam(cnn: AttentionCnn, pictures: Tensor) -> Tensor:
     """Map (1, h, w) of the slice logit, a linear function of the averaged feature map, from 0 up."""
-    weights = (cnn.classifier.weight @ cnn.project.weight)[0]
+    weights = (cnn.aggregator.get_parameter("classifier.weight") @ cnn.project.weight)[0]
     found = torch.einsum("nfyx,f->nyx", cnn.encoder(pictures), weights)
     return found - found.min()
 

@@ -17,6 +17,7 @@ from ich_mil.model.folder import BUNDLED
 from ich_mil.model.predictions import read_results
 from ich_mil.model.storage import load_model
 from ich_mil.phantoms.data_sets import write_rsna
+from tests.runs_for_tests import write_config
 
 FOLDER = Path(ich_mil.__file__).parent / "bundled" / BUNDLED
 MEGABYTES = 16
@@ -77,3 +78,29 @@ def test_a_real_head_of_another_hospital_is_judged_in_one_command(shared_data, t
     assert len(scan.slices) == 28
     assert 0 < scan.interval_95[0] < scan.probability < scan.interval_95[1] < 1
     assert (tmp_path / "out" / "index.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # 1,600 slices at 256 pixels
+@pytest.mark.filterwarnings("ignore:probabilities are next to the share")  # phantoms are no heads
+def test_a_child_on_few_scans_keeps_the_networks_and_watches_its_site(tmp_path):
+    """An ensemble with own heads; its scans, which no network learned, are the reference of `drift`."""
+    write_rsna(tmp_path / "site", n_studies=14, size=64, seed=3, n_jobs=1)
+    about = {"layout": "rsna", "root": str(tmp_path / "site")}
+    settings = {"out": str(tmp_path / "run"), "prepared": str(tmp_path / "prepared"), "train": about}
+    words = write_config(tmp_path / "c.yaml", settings | {"split": {"validation": 0}, "jobs": 1})
+    assert main(["train", "--from", BUNDLED, *words]) == 0
+    child, base = load_model(tmp_path / "run"), load_model(BUNDLED)
+    assert len(child.members) == 3
+    for own, of in zip(child.members, base.members, strict=True):
+        for name, value in of.cnn.state_dict().items():
+            assert np.array_equal(own.cnn.state_dict()[name], value)
+        assert np.array_equal(own.location.weight, of.location.weight)
+        assert own.head.settings.rule == "top_3"
+        assert load_file(own.folder / "reference.safetensors")["patient"].max() == 13
+    assert child.provenance.weights != base.provenance.weights
+    assert "RSNA 2019" in child.provenance.trained_on
+    words = ("predict", tmp_path / "site", "--model", tmp_path / "run", "--out", tmp_path / "new")
+    assert main([str(word) for word in words]) == 0
+    assert main(["drift", str(tmp_path / "new"), "--reference", str(tmp_path / "run")]) == 0
+    assert json.loads((tmp_path / "new" / "drift.json").read_text())["alarm"] is False

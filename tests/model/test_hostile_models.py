@@ -180,7 +180,7 @@ def test_a_file_of_more_than_its_limit_is_not_read(run):
 @pytest.mark.parametrize("name", ["cnn", "head", "likeness"])
 def test_a_tensor_that_is_nan_is_refused(run, name):
     path = run / f"{name}.safetensors"
-    key = {"cnn": "classifier.weight", "head": "x_mean", "likeness": "precision"}[name]
+    key = {"cnn": "aggregator.classifier.weight", "head": "x_mean", "likeness": "precision"}[name]
     state = load_file(path)
     state[key].view(-1)[-1] = torch.nan
     save_file(state, path, {"format": "ich_mil.likeness.2", "threshold": "1", "false_alarms": "0"})

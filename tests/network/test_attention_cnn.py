@@ -48,14 +48,15 @@ def test_packed_bags_equal_a_loop_over_bags(model, pictures):
     packed = model(pictures, OFFSETS)
     for b, rows in enumerate(pictures.split(SIZES)):
         h = model.encode(rows)
-        scores = model.attention_w(torch.tanh(model.attention_v(h)) * torch.sigmoid(model.attention_u(h)))
+        part = model.aggregator
+        scores = part.w(torch.tanh(part.V(h)) * torch.sigmoid(part.U(h)))
         weights = torch.softmax(scores.squeeze(-1), 0)
         own = slice(int(OFFSETS[b]), int(OFFSETS[b + 1]))
         same(packed.attention[own], weights)
         same(packed.features[own], h)
         # the textbook order: pool the features, then classify
-        same(packed.scan_logit[b], model.classifier(weights @ h).squeeze())
-        same(packed.slice_logit[own], model.classifier(h).squeeze(-1))
+        same(packed.scan_logit[b], model.aggregator.classifier(weights @ h).squeeze())
+        same(packed.slice_logit[own], model.aggregator.classifier(h).squeeze(-1))
 
 
 def test_permuting_slices(model, pictures):
@@ -271,7 +272,7 @@ def test_bfloat16_is_used_in_the_encoder_alone(model, pictures, device):
         assert 0 < (one - wanted).abs().max().item() < 0.02 * wanted.abs().max().item()
     # given the features, what follows is that of float32
     h = half.features
-    torch.testing.assert_close(half.slice_logit, model.classifier(h).squeeze(-1))
+    torch.testing.assert_close(half.slice_logit, model.aggregator.classifier(h).squeeze(-1))
     totals = torch.stack([part.sum() for part in half.attention.split(SIZES)])
     torch.testing.assert_close(totals, torch.ones(4, device=device), rtol=1e-6, atol=0)
     loss.backward()

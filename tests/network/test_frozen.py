@@ -78,7 +78,7 @@ def test_settings_of_earlier_versions_are_ignored(model, tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"ich_mil.cnn.2"', '"ich_mil.cnn.0"', "another version"),
+        ('"ich_mil.cnn.3"', '"ich_mil.cnn.0"', "another version"),
         ('"features": 8', '"features": 32', "does not hold"),
         ('"channels"', '"doors"', "cannot be read"),
         ('"settings"', "settings", "cannot be read"),

@@ -106,7 +106,7 @@ def test_frozen_blocks_do_not_change(freeze, frozen):
     moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     changed = {int(name.split(".")[1]) for name in moved if name.startswith("encoder")}
     assert changed == set(range(frozen, 11))
-    assert any(name.startswith("classifier") for name in moved)
+    assert any(name.startswith("aggregator") for name in moved)
 
 
 def test_frozen_maps_and_the_rest_are_the_model():

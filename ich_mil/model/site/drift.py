@@ -44,8 +44,8 @@ def read_reference(folder: Path, *, rate: float, seed: int) -> DriftAlarm:
     path = folder / REFERENCE
     if not path.is_file():
         raise ModelError(
-            f"{folder}: keeps no reference scans: fewer than {LEAST_BATCH} scans of several slices were held "
-            "out from its network, or it has none; give its training more with split"
+            f"{folder}: keeps no reference scans: fewer than {LEAST_BATCH} scans of several slices are new "
+            "to its network, or it has none; hold out more with split, or train with --from headct-base"
         )
     tensors, about = read_tensors(path)
     if about.get("format") != FORMAT:

@@ -13,7 +13,13 @@ from ich_mil.gp.fit_calibration import FOLDS
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.model.folder import RUN_FORMAT, read_run, run_folder
 from ich_mil.model.storage import learned_table
-from ich_mil.model.training.training_sets import learned_by, prepare_set, slice_labels_digest, trained_on
+from ich_mil.model.training.training_sets import (
+    keeps_networks,
+    learned_by,
+    prepare_set,
+    slice_labels_digest,
+    trained_on,
+)
 from ich_mil.progress import say
 from ich_mil.sets.extras import Extras
 from ich_mil.sets.feature_files import contents
@@ -68,7 +74,11 @@ def begin_run(
             check_same(splits, read_splits(config.split.file, scans), str(config.split.file))
         return splits, external
     before = None if config.start is None else learned_table(run_folder(config.start))
-    splits = _divide(config, scans.assign(learn=learned_by(scans.index, config)), before)
+    scans = scans.assign(learn=learned_by(scans.index, config))
+    if before is not None and keeps_networks(config, scans.index):
+        new = ~scans.patient.isin(splits_before(scans, network_learned(before)))
+        scans.loc[new & (scans.learn == "all"), "learn"] = "heads"
+    splits = _divide(config, scans, before)
     learned = with_inherited(splits, [] if before is None else [before])
     external = _check_external(config, learned, features, external)
     write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
@@ -99,7 +109,6 @@ def _divide(config: RunConfig, scans: pd.DataFrame, before: pd.DataFrame | None)
         kept = splits_before(scans, pd.concat([network_learned(before), held]))
     if file is not None:
         splits = read_splits(file, scans, kept=kept)
-        check_stopping(config, bool((splits.split == "validation").any()))
         if rest := sorted(set(scans.index) - set(splits.scan)):
             say(f"{file}: {len(rest)} scans are in no split and are not used: {name_some(rest)}")
     else:
@@ -108,6 +117,8 @@ def _divide(config: RunConfig, scans: pd.DataFrame, before: pd.DataFrame | None)
             splits = draw_splits(scans, **shares, seed=config.seed, kept=kept)
         if kept:
             check_splits(splits, f"{config.start}: scans that its networks learned are not held out")
+    if not keeps_networks(config, scans.index):
+        check_stopping(config, bool((splits.split == "validation").any()))
     if not (splits.split == "validation").any() and config.head.calibration != "none":
         learn = splits[splits.split == "train"]
         labels = torch.tensor(learn.label.tolist())

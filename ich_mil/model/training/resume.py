@@ -1,13 +1,29 @@
-"""Check of the output folder of a training: empty, or the same run to resume; importable without torch."""
+"""Settings of the run to start from, and the output folder of a training; importable without torch."""
 
+from dataclasses import replace
 from typing import Any
 
 from ich_mil.config import PLACES, RunConfig
 from ich_mil.errors import ConfigError
-from ich_mil.model.folder import derivation, read_run
+from ich_mil.families import RunHeadSettings
+from ich_mil.model.folder import derivation, read_run, run_config, run_folder
 
 MADE = ("cnn", "cnn.json", "features", "head.json")
 """Files and folders of the steps after `run.json`, by which a resumed training skips finished steps."""
+
+
+def with_start_settings(config: RunConfig) -> RunConfig:
+    """Take members and head of the run to start from, where the configuration leaves them at their defaults.
+
+    Raises:
+        ModelError: the run to start from cannot be read.
+    """
+    if config.start is None:
+        return config
+    folder = run_folder(config.start)
+    head = config.head if config.head != RunHeadSettings() else run_config(folder).head
+    members = max(config.members, len(read_run(folder).get("members", [])))
+    return replace(config, head=head, members=members)
 
 
 def check_folder(config: RunConfig, resume: bool) -> None:

@@ -36,6 +36,7 @@ from ich_mil.evaluate.deployment.out_of_distribution import Likeness
 from ich_mil.families import FAMILIES
 from ich_mil.files import alone, write_json
 from ich_mil.gp.sparse_gp import check_kernel, make_kernel
+from ich_mil.model.model import Member
 from ich_mil.model.site.drift import write_reference
 from ich_mil.model.storage import load_model
 from ich_mil.model.training.begin import begin_run, check_stopping
@@ -44,6 +45,7 @@ from ich_mil.model.training.training_sets import (
     has_single_slices,
     head_scans,
     in_slices,
+    keeps_networks,
     open_training,
     prepare_training,
     set_names,
@@ -59,9 +61,6 @@ from ich_mil.progress import say
 from ich_mil.ranks import Ranks, device, these_ranks
 from ich_mil.sets.features import FeatureSet, read_feature_table
 from ich_mil.sets.store import PreparedSet
-
-FEW = 100
-"""Number of scans below which a run that starts from another keeps the weights of its encoder."""
 
 
 def train(config: RunConfig, *, resume: bool, external: PreparedSet | None = None) -> PreparedSet | None:
@@ -81,10 +80,10 @@ def train(config: RunConfig, *, resume: bool, external: PreparedSet | None = Non
         ModelError: a CNN that cannot be built.
     """
     ranks = these_ranks()
-    start = None if config.start is None else _start_network(config.start, config.seed)
-    if start is not None:
-        encoder = replace(start.encoder_settings, freeze=config.encoder.freeze)
-        config = replace(config, encoder=encoder, cnn=start.settings)
+    start = None if config.start is None else _start_member(config.start, config.seed)
+    if start is not None and start.cnn is not None:
+        encoder = replace(start.cnn.encoder_settings, freeze=config.encoder.freeze)
+        config = replace(config, encoder=encoder, cnn=start.cnn.settings)
     check_config(config)
     features = None
     if config.train.layout == "features":
@@ -121,7 +120,7 @@ def check_config(config: RunConfig) -> None:
         ModelError: a CNN that cannot be built.
     """
     check_logger(config.training.logger)
-    if config.split.file is None:
+    if config.split.file is None and config.start is None:  # else when the scans are known
         check_stopping(config, bool(config.split.validation))
     if config.train.layout != "features" and not (config.out / "cnn.json").is_file():
         check_installed("lightning", "train", "training a network")
@@ -129,38 +128,42 @@ def check_config(config: RunConfig) -> None:
     config.check_paths()
 
 
-def _start_network(run: Path, seed: int) -> AttentionCnn:
-    """Load the network to start from; for an ensemble, member `seed` modulo the number of members."""
+def _start_member(run: Path, seed: int) -> Member:
+    """Load the member to start from, of an ensemble member `seed` modulo their number; it has a network."""
     model = load_model(run)
     model.check_input(pictures=True)
-    network = model.members[seed % len(model.members)].cnn
-    assert network is not None  # checked by `check_input`
-    return network
+    return model.members[seed % len(model.members)]
 
 
 def _cnn_features(
-    config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame, ranks: Ranks, start: AttentionCnn | None
+    config: RunConfig, prepared: PreparedSet, splits: pd.DataFrame, ranks: Ranks, start: Member | None
 ) -> FeatureSet:
-    """Train and freeze the CNN, and compute the features of all scans of the split."""
+    """Train and freeze the CNN, or keep that of `start`, and compute the features of all scans."""
     if (config.out / "cnn.json").is_file():
         model = load_cnn(config.out)
+    elif start is not None and start.cnn is not None and keeps_networks(config, prepared.scans.index):
+        say(
+            f"network {config.encoder.name} of {config.encoder.size} pixels: kept as in {config.start}; "
+            f"a head alone is fitted to {len(splits)} scans; encoder.freeze: all, or a number, trains more"
+        )
+        model = start.cnn
+        if ranks.first:
+            if start.location is not None:
+                start.location.save(config.out)
+            save_cnn(model, config.out)
     else:
         from ich_mil.network.training.fit_cnn import fit_cnn  # needs the extra `train`
 
-        learn, encoder = splits[splits.learn == "all"], config.encoder
-        if start is not None and len(learn) < FEW and encoder.freeze == "none":
-            say(f"{len(learn)} scans are few: the encoder keeps its weights; encoder.freeze: 0 trains it")
-            encoder = replace(encoder, freeze="all")
         model = fit_cnn(
             prepared,
-            learn,
+            splits[splits.learn == "all"],
             config.out / "cnn",
-            encoder=encoder,
+            encoder=config.encoder,
             cnn=config.cnn,
             training=config.training,
             seed=config.seed,
             in_slices=in_slices(config),
-            start=start,
+            start=None if start is None else start.cnn,
         )
         if ranks.first:
             save_cnn(model, config.out)

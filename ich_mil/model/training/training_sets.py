@@ -25,6 +25,8 @@ from ich_mil.sets.preparation.prepare import prepare
 from ich_mil.sets.store import PreparedSet, joined, open_prepared
 from ich_mil.sets.views import Views
 
+FEW = 100
+"""Number of scans below which a run that starts from another keeps its networks and fits heads alone."""
 LEAST_WATCHED = 20
 """Minimum of validation scans with several slices to calibrate a head that also learns single slices."""
 
@@ -106,6 +108,17 @@ def learned_by(scans: Iterable[str], config: RunConfig) -> list[str]:
     return [config.training_sets[name].learn for name in set_names([*scans], config)]
 
 
+def keeps_networks(config: RunConfig, scans: Iterable[str]) -> bool:
+    """Whether the run fits heads alone, on the networks that it starts from.
+
+    That is so where no set is for networks, or where `scans` are few and `encoder.freeze` is not set.
+    """
+    if config.start is None:
+        return False
+    learning = learned_by(scans, config).count("all")
+    return learning == 0 or (learning < FEW and config.encoder.freeze == "none")
+
+
 def set_names(scans: Sequence[str], config: RunConfig) -> list[str]:
     """Name of the training set of each scan, as in `RunConfig.training_sets`."""
     sets = config.training_sets
@@ -129,7 +142,7 @@ def training_boxes(config: RunConfig) -> Boxes:
 def trained_on(config: RunConfig, splits: pd.DataFrame) -> str:
     """Describe the training sets, as in 'RSNA: 2,001 labelled slices, 601 positive; CT-ICH: 55 scans, ...'.
 
-    `splits` has the columns scan, label, split; scans of the split `test` are not counted.
+    `splits` has the columns scan, label, split, learn; scans of the split `test` are not counted.
     """
     learned = splits[splits.split != "test"]
     parts = []
@@ -138,7 +151,8 @@ def trained_on(config: RunConfig, splits: pd.DataFrame) -> str:
         if one.layout != "features":
             own = learned[learned.scan.isin(open_prepared(config.prepared / name).scans.index)]
         what = "labelled slices" if one.layout == "slices" else "scans"
-        head = {"all": "", "heads": " (heads alone)", "boxes": " (location alone)"}[one.learn]
+        learn = one.learn if {*own.learn} != {"heads"} else "heads"  # on the networks of another run
+        head = {"all": "", "heads": " (heads alone)", "boxes": " (location alone)"}[learn]
         positive = int((own.label == 1).sum())
         terms = f", terms: {one.terms}" if one.terms else ""
         parts.append(f"{one.name or one.path.name}: {len(own):,} {what}, {positive:,} positive{head}{terms}")
@@ -227,6 +241,6 @@ def unseen_by_network(features: FeatureSet, splits: pd.DataFrame, config: RunCon
     """Scans of `whole_scans` that the network was not trained on; empty for a run on features."""
     if config.train.layout == "features":
         return []
-    unseen = {*splits.scan[splits.split != "train"], *learned_for(config, "heads")}
+    unseen = {*splits.scan[(splits.split != "train") | (splits.learn == "heads")]}
     scans = [scan for scan in features.scans if scan in unseen]
     return whole_scans(features, scans, config) if scans else []

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ich_mil.errors import DataError
-from ich_mil.network.attention_cnn import AttentionCnn, BagOutput
+from ich_mil.network.attention_cnn import AttentionCnn
 from ich_mil.network.bags import KEEP_BYTES, Batch, Pictures
 from ich_mil.network.training.settings import TrainingSettings
 from ich_mil.ranks import Ranks, these_ranks
@@ -63,9 +63,9 @@ class MilModule(pl.LightningModule):
         self._losses: dict[str, list[Tensor]] = {"train_loss": [], "val_loss": []}  # (2,) sum and count
         self._scored: list[Tensor] = []  # (2, B) scan probabilities and labels
 
-    def forward(self, batch: Batch) -> BagOutput:
-        """Run the model on a packed batch."""
-        return self.model.classify(self._frozen_maps(batch), batch.offsets)
+    def forward(self, batch: Batch) -> Tensor:
+        """Bag logits (B,) of a packed batch."""
+        return self.model.scan_logits(self._frozen_maps(batch), batch.offsets)
 
     def _frozen_maps(self, batch: Batch) -> Tensor:
         """Maps (N, F, h, w) after the frozen blocks of the encoder; cached for scans without augmentation."""
@@ -81,9 +81,9 @@ class MilModule(pl.LightningModule):
                     self._kept[scan] = own.clone()
         return maps
 
-    def loss(self, output: BagOutput, labels: Tensor) -> Tensor:
-        """Mean weighted loss () of bags with labels (B,) in {0, 1}."""
-        return binary_cross_entropy_with_logits(output.scan_logit, labels, weight=self.weights[labels.long()])
+    def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Mean weighted loss () of bags with logits (B,) and labels (B,) in {0, 1}."""
+        return binary_cross_entropy_with_logits(logits, labels, weight=self.weights[labels.long()])
 
     def training_step(self, batch: Batch, index: int) -> Tensor:
         """Weighted loss of this rank's share of a step, scaled for the mean over ranks."""
@@ -102,9 +102,9 @@ class MilModule(pl.LightningModule):
 
     def validation_step(self, batch: Batch, _index: int) -> None:
         """Weighted loss and AUC over the validation scans."""
-        output = self(batch)
-        self._add("val_loss", self.loss(output, batch.labels), batch)
-        self._scored.append(torch.stack([output.scan_logit.sigmoid(), batch.labels]))
+        logits = self(batch)
+        self._add("val_loss", self.loss(logits, batch.labels), batch)
+        self._scored.append(torch.stack([logits.sigmoid(), batch.labels]))
 
     def _add(self, name: str, loss: Tensor, batch: Batch) -> None:
         """Add the loss of a batch to those of the epoch; each bag counts once."""

@@ -90,6 +90,7 @@ def test_sets_learned_from_are_named_with_their_scans_and_scans_unseen_by_the_ne
     run = replace(config, also=also)
     scans = [scan for table in tables.values() for scan in dict.fromkeys(table.scan)]
     splits = pd.DataFrame({"scan": scans, "label": [1, 1, 1, 0, 0, 1], "split": "train"})
+    splits["learn"] = ["all"] * 4 + ["heads"] * 2
     splits.loc[1, "split"] = "test"
     assert trained_on(run, splits) == (
         "a: 1 scans, 1 positive; pictures, real: 2 labelled slices, 1 positive; "

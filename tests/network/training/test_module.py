@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from ich_mil.errors import DataError
-from ich_mil.network.attention_cnn import AttentionCnn, BagOutput, CnnSettings
+from ich_mil.network.attention_cnn import AttentionCnn, CnnSettings
 from ich_mil.network.bags import Batch, Pictures
 from ich_mil.network.pictures import Variation
 from ich_mil.network.slice_encoders import EncoderSettings
@@ -48,9 +48,8 @@ class Says(nn.Module):
     def frozen_maps(self, pictures):
         return pictures
 
-    def classify(self, *_):
-        nothing = torch.zeros(0)
-        return BagOutput(torch.tensor(self.logits.pop(0)), nothing, nothing, nothing)
+    def scan_logits(self, *_):
+        return torch.tensor(self.logits.pop(0))
 
 
 def test_logged_metrics_are_over_all_scans():
@@ -96,7 +95,8 @@ def test_a_labelled_slice_counts_as_a_scan():
     module = a_module(AttentionCnn(EncoderSettings(size=32), CnnSettings()).eval())
     batch = replace(a_batch([0.0, 1.0], slices=2), offsets=torch.tensor([0, 2, 3, 4]))
     batch = replace(batch, labels=torch.tensor([0.0, 0.0, 1.0]))
-    output = module(batch)
+    output = module.model(module.pictures(batch), batch.offsets)
+    assert torch.equal(module(batch), output.scan_logit)
     torch.testing.assert_close(output.scan_logit[1:], output.slice_logit[2:])
     torch.testing.assert_close(output.attention[2:], torch.ones(2))
     a, b, c = (float(one) for one in output.scan_logit.detach().double().sigmoid())
@@ -115,9 +115,9 @@ def test_maps_of_frozen_blocks_are_cached(monkeypatch):
     torch.manual_seed(0)
     model = AttentionCnn(EncoderSettings(size=32, freeze=1), CnnSettings()).eval()
     module, batch = a_module(model), a_batch([1.0, 0.0], slices=2)
-    first = module(batch).scan_logit
+    first = module(batch)
     monkeypatch.setattr(model, "frozen_maps", lambda _: pytest.fail("computed again"))
-    assert torch.equal(module(batch).scan_logit, first)
+    assert torch.equal(module(batch), first)
     varied = replace(batch, variations=tuple(Variation(torch.eye(2, 3), 5.0, 0.0, 0) for _ in range(2)))
     with pytest.raises(pytest.fail.Exception):
         module(varied)
