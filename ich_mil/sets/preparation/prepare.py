@@ -230,7 +230,8 @@ def _write_tables(index: HeaderIndex, out: Path) -> tuple[str, Counter[str], Cou
             label = collection.scan_label(scan.scan, [*scan.sources, *refused.get(scan.scan, [])])
             for row in _rows(scan, record, label, collection):
                 table.write([row[name] for name in COLUMNS])
-            kept.add(scan_file(out, scan.scan).stem)
+            pixels = scan_file(out, scan.scan)
+            kept |= {pixels.name, pixels.with_suffix(".json").name}
             ledger.write(record.entries)
             content = content_of((item["content"] for item in record.slices), least=1)
             if content and (other := shown.setdefault(content, scan.scan)) != scan.scan:
@@ -243,8 +244,8 @@ def _write_tables(index: HeaderIndex, out: Path) -> tuple[str, Counter[str], Cou
                 totals.update(own, labelled=label != UNKNOWN, positive=label == 1)
         ledger.write(collection.entries)
     for path in (out / "scans").glob("*"):
-        if path.stem not in kept:
-            path.unlink()  # a scan that is no longer in the collection
+        if path.name not in kept:
+            path.unlink()  # of a scan that is no longer in the collection, or of another version
     return digest(*fingerprints), totals, ledger.codes
 
 
