@@ -5,7 +5,6 @@ has and their labels, as bits of two numbers. The table has 4,516,842 rows, so i
 grows with the 752,803 images.
 """
 
-import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ich_mil.errors import DataError
-from ich_mil.files import whole_file
+from ich_mil.files import CsvRows, whole_file
 from ich_mil.sets.labels import name_some, table_rows
 
 ANY = "any"
@@ -107,7 +106,7 @@ def read_rsna_labels(path: Path) -> RsnaLabels:
 def write_submission(path: Path, images: Iterable[str], probability: np.ndarray) -> None:
     """Write probabilities (n, 6) of images as `submission.csv` of the challenge: ID,Label."""
     with whole_file(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(COLUMNS)
+        table = CsvRows(file, COLUMNS)
         for image, values in zip(images, probability.tolist(), strict=True):
-            table.writerows((f"{image}_{kind}", f"{p:.6f}") for kind, p in zip(KINDS, values, strict=True))
+            for kind, p in zip(KINDS, values, strict=True):
+                table.write((f"{image}_{kind}", f"{p:.6f}"))
