@@ -20,7 +20,6 @@ from ich_mil.errors import ConfigError, DataError, DiskFullError
 from ich_mil.progress import say
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
 
@@ -130,16 +129,6 @@ def remove_leftovers(*folders: Path) -> None:
     for folder in folders:
         for path in folder.glob(".*.tmp"):
             path.unlink(missing_ok=True)
-
-
-def write_array(path: Path, array: "np.ndarray") -> None:
-    """Write `array` as a .npy file. Unlike `np.save`, this keeps the error number of a full disk."""
-    import numpy as np
-
-    array = np.ascontiguousarray(array)
-    with whole_file(path) as temporary, temporary.open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
-        file.write(array.data)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -40,6 +40,7 @@ from ich_mil.sets.views import Views
 from ich_mil.study.study import Study
 
 if TYPE_CHECKING:
+    from ich_mil.model.site.slice_kinds import SliceKinds
     from ich_mil.model.site.subtype import Kinds
 
 
@@ -149,14 +150,19 @@ class Model:
     Attributes:
         trained: networks with their heads and calibration.
         triage: thresholds of the decision; None: decision by the interval.
-        kinds: models of the kinds of bleed; None: no kinds are predicted.
+        kinds: models of the kinds of bleed of scans; None: no kinds are predicted.
+        slice_kinds: models of the six targets of RSNA 2019, for `submission.csv`; None: there are none.
         learned: keys of the scans that the model was trained or calibrated on.
     """
 
     def __init__(
-        self, trained: TrainedModel, triage: Triage | None = None, kinds: "Kinds | None" = None
+        self,
+        trained: TrainedModel,
+        triage: Triage | None = None,
+        kinds: "Kinds | None" = None,
+        slice_kinds: "SliceKinds | None" = None,
     ) -> None:
-        self.trained, self.triage, self.kinds = trained, triage, kinds
+        self.trained, self.triage, self.kinds, self.slice_kinds = trained, triage, kinds, slice_kinds
         self.learned = learned_from(storage.learned_table(trained.folder))
 
     def at_prevalence(self, share: float) -> "Model":
@@ -171,7 +177,7 @@ class Model:
                 "thresholds of a triage hold for the probabilities that they were fitted to; leave out the "
                 "thresholds or the prevalence"
             )
-        return Model(self.trained.at_prevalence(share), kinds=self.kinds)
+        return Model(self.trained.at_prevalence(share), kinds=self.kinds, slice_kinds=self.slice_kinds)
 
     def predict(
         self, study: Study, *, extras: Extras | None = None, prevalence: float | None = None
@@ -225,9 +231,13 @@ def load_model(
     if triage is not None:
         model.triage = read_triage(Path(triage), weights=weights)
     if kinds is not None:
+        from ich_mil.model.site.slice_kinds import SliceKinds, has_slice_kinds
         from ich_mil.model.site.subtype import Kinds  # imports the multiple-kernel models
 
-        model.kinds = Kinds.load(Path(kinds), weights=weights)
+        if has_slice_kinds(Path(kinds)):
+            model.slice_kinds = SliceKinds.load(Path(kinds), weights=weights)
+        else:
+            model.kinds = Kinds.load(Path(kinds), weights=weights)
     return model
 
 

@@ -25,7 +25,7 @@ def predict(
     ] = None,
     kinds: Annotated[
         Path | None,
-        typer.Option(exists=True, metavar="DIR", help="Add the kinds of bleed of 'ich-mil subtype'."),
+        typer.Option(exists=True, metavar="DIR", help="Add the kinds of 'ich-mil subtype'."),
     ] = None,
     prevalence: arg.Prevalence = None,
     heatmaps: Annotated[bool, typer.Option(help="Show on pages where a bleed may be.")] = True,

@@ -13,9 +13,10 @@ channels, S picture size in pixels.
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import Dataset, Sampler, get_worker_info
 
 from ich_mil.kernels.segments import bag_index
 from ich_mil.network.pictures import Variation, pictures_of, vary
@@ -59,7 +60,8 @@ class Batch:
 class ScanDataset(Dataset[Batch]):
     """Dataset of scans: item i is scan i as a batch of one scan.
 
-    Scans are cropped to the head if `crop`. The scans `in_slices` are used slice by slice.
+    Scans are cropped to the head if `crop`. The scans `in_slices` are used slice by slice. With `keep`, for
+    scans that are requested each epoch, decoded scans stay in memory up to `KEEP_HU_BYTES`; not in workers.
 
     Attributes:
         labels: scan labels.
@@ -74,9 +76,12 @@ class ScanDataset(Dataset[Batch]):
         *,
         crop: bool = False,
         in_slices: Collection[str] = (),
+        keep: bool = False,
     ) -> None:
         self.prepared, self.scans, self.crop = prepared, list(scans), crop
         self._boxes: dict[int, HeadBox] = {}
+        self._kept: dict[int, Tensor] = {}
+        self._free = KEEP_HU_BYTES if keep else 0
         about = prepared.scans.loc[self.scans]
         self.labels: list[int] = about.label.tolist()
         self.sizes = torch.tensor(about.slices.tolist())
@@ -91,10 +96,7 @@ class ScanDataset(Dataset[Batch]):
         return len(self.scans)
 
     def __getitem__(self, index: int) -> Batch:
-        stack = self.prepared.hu(self.scans[index])
-        if index not in self._boxes:
-            self._boxes[index] = head_box(stack) if self.crop else HeadBox.whole(stack)
-        hu = torch.from_numpy(self._boxes[index].crop(stack))
+        hu = self._kept[index].clone() if index in self._kept else self._read(index)
         return Batch(
             (hu,),
             torch.arange(0, len(hu) + 1, len(hu) // len(self._bags[index])),  # one bag, or one bag per slice
@@ -102,6 +104,20 @@ class ScanDataset(Dataset[Batch]):
             (self.scans[index],),
         )
 
+    def _read(self, index: int) -> Tensor:
+        """HU of a scan from its file, cropped; they are kept if there is room."""
+        stack = self.prepared.hu(self.scans[index])
+        if index not in self._boxes:
+            self._boxes[index] = head_box(stack) if self.crop else HeadBox.whole(stack)
+        hu = torch.from_numpy(np.ascontiguousarray(self._boxes[index].crop(stack)))
+        if get_worker_info() is None and hu.nbytes <= self._free:
+            self._free -= hu.nbytes
+            self._kept[index] = hu.clone()
+        return hu
+
+
+KEEP_HU_BYTES = 1 << 30
+"""Limit in bytes of the decoded scans that a `ScanDataset` keeps."""
 
 KEEP_BYTES = 2 << 30
 """Cache limit in bytes, for pictures on the CPU (a small set is windowed once, not once per epoch) and for

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from ich_mil.study.window_presets import Windows, parse_windows
+from ich_mil.study.window_presets import HIGHEST, LOWEST, Windows, parse_windows
 
 PAPER = "paper"
 AGGREGATORS = ("attention", "mean", "max", "transformer")
@@ -45,7 +45,12 @@ class EncoderSettings:
     freeze: Annotated[int, Field(ge=0)] | Literal["all", "none"] = "none"
 
     def __post_init__(self) -> None:
-        parse_windows(self.channels)
+        for level, width in parse_windows(self.channels):
+            if level - width / 2 < LOWEST or level + width / 2 > HIGHEST:
+                raise ValueError(
+                    f"channels: [{level:g}, {width:g}] reaches beyond {LOWEST} to {HIGHEST} HU, which "
+                    "prepared sets keep; choose a narrower window"
+                )
 
     @property
     def windows(self) -> Windows:

@@ -2,11 +2,13 @@
 
 In: a folder with one study or several, as exported by a PACS, and a trained model. Out: `scans.csv`,
 `slices.csv`, `predictions.json`, `maps/`, `features.safetensors` (for an ensemble also
-`features_1.safetensors`, ...), `prepared/` with the ledger, and the files of `ich_mil.output.study_pages`.
+`features_1.safetensors`, ...), `prepared/` with the ledger, and the files of `ich_mil.output.study_pages`;
+with kinds of slices `submission.csv` of RSNA 2019.
 """
 
 from pathlib import Path
 
+from ich_mil.errors import ConfigError
 from ich_mil.heads.extras import NO_EXTRAS, ExtraSources
 from ich_mil.ledger import Code, in_no_study, incomplete
 from ich_mil.model.assembly import decision_rule, general_ledger
@@ -47,24 +49,33 @@ def predict_folder(
         shown: options of pages and DICOM results.
 
     Raises:
+        ConfigError: kinds of slices without a folder of DICOM files.
         ConfigError, DataError: as `prepare` and `read_extras`; DICOM texts or results cannot be written.
     """
+    if model.slice_kinds is not None and not root.is_dir():
+        raise ConfigError(
+            f"{root}: submission.csv has rows for the files of a folder; unpack it, name the folder"
+        )
     prepared = prepare("unlabelled", root, out / "prepared", jobs=jobs, contrast_words=contrast_words)
     scans, trained = list(prepared.scans.index), model.trained
     known = read_extras(trained, extras, scans, prepared)
-    predicted, members = [], []
+    predicted, views = [], []
     for scan in progress(scans, total=len(scans), what="predict"):
         result = model.predict(prepared_study(prepared, scan), extras=known)
         predicted.append(result.prediction)
-        members.append(result.views.members)
+        views.append(result.views)
     rule, ledger = decision_rule(model.triage), general_ledger(prepared)
     results = Results("new", trained.provenance, rule, tuple(predicted), ledger)
     remove_shown(out)
     for path, own in zip(
-        trained.feature_files(out / "features.safetensors"), zip(*members, strict=True), strict=True
+        trained.feature_files(out / "features.safetensors"),
+        zip(*(of_scan.members for of_scan in views), strict=True),
+        strict=True,
     ):
         write_features(join_features(own), path)
     write_results(results, out)
+    if model.slice_kinds is not None:
+        model.slice_kinds.submit(views, prepared, root, out / "submission.csv")
     _print_results(results, prepared)
     pages = StudyPages(results, prepared, out, shown)
     for prediction in progress(predicted, total=len(predicted), what="heatmaps and pages"):

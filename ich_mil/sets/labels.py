@@ -65,6 +65,37 @@ def first_rows(path: Path) -> Iterator[list[list[str]]]:
             return  # told by `read_table`
 
 
+def table_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """Line number and stripped values of `columns` of each row of a large text table, one row at a time.
+
+    Separators, case of the column names and blank lines are as in `read_label_csv`. `DataError`: no such
+    table or column, or a row of another length.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            first = file.readline()
+            separator = next((mark for mark in _SEPARATORS if mark in first), ",")
+            header = [name.strip() for name in next(csv.reader([first], delimiter=separator), [])]
+            names = [name.casefold() for name in header]
+            if missing := [name for name in columns if name.casefold() not in names]:
+                there = name_some(header, 6)
+                raise DataError(f"{path}: column {', '.join(missing)} is missing; found {there}")
+            places = [names.index(name.casefold()) for name in columns]
+            rows = csv.reader(file, delimiter=separator)
+            for row in rows:
+                if len(row) == len(header):
+                    yield rows.line_num + 1, [row[place].strip() for place in places]
+                elif any(map(str.strip, row)):
+                    what = f"{len(row)} fields, but the header has {len(header)}"
+                    raise DataError(f"{path}: line {rows.line_num + 1}: {what}; correct the row")
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such table; put it there, or correct path or layout") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: is not UTF-8 text; save it as CSV in UTF-8") from error
+    except (OSError, csv.Error) as error:
+        raise DataError(f"{path}: cannot be read as CSV ({error}); save it as CSV again") from error
+
+
 def read_table(path: Path, is_header: IsHeader | None = None) -> pd.DataFrame:
     """Read a table as stripped text; its index is the line number minus 2.
 

@@ -1,6 +1,6 @@
-"""Prepared set: one int16 memory map per scan, and one table of all slices.
+"""Prepared set: one file of pixels per scan, and one table of all slices.
 
-SET/scans/<scan>.npy    (n, H, W) int16 Hounsfield units, lowest slice first
+SET/scans/<scan>.zip    (n, H, W) Hounsfield units, lowest slice first (`ich_mil.sets.stored_hu`)
 SET/scans/<scan>.json   source files, orientation and corrections of each slice; written last, marks a
                         complete scan
 SET/slices.csv          one row per slice: scan, index, patient, position_mm, position, scan_label,
@@ -29,8 +29,9 @@ from ich_mil.ledger import LedgerEntry
 from ich_mil.sets.labels import name_some
 from ich_mil.sets.scan_names import folder_of, own_folders
 from ich_mil.sets.splits import content_of, one_patient
+from ich_mil.sets.stored_hu import read_hu
 
-FORMAT = "ich_mil.prepared.8"
+FORMAT = "ich_mil.prepared.9"
 COLUMNS = (
     *("scan", "index", "patient", "position_mm", "position", "scan_label", "slice_label"),
     *("sop", "source", "corrections", "content"),
@@ -45,7 +46,7 @@ def scan_file(folder: Path, scan: str) -> Path:
     name = re.sub(r"[^A-Za-z0-9._-]", "_", scan)
     if name != scan or name.startswith(".") or len(name) > 100:
         name = f"{name.lstrip('.')[:60]}-{digest(scan.encode())}"
-    return folder / "scans" / f"{name}.npy"
+    return folder / "scans" / f"{name}.zip"
 
 
 @dataclass(frozen=True)
@@ -98,15 +99,8 @@ class PreparedSet:
         return self
 
     def hu(self, scan: str) -> np.ndarray:
-        """Pixels of one scan: (n, H, W) int16 HU, memory-mapped copy-on-write. `DataError`: damaged file."""
-        path = scan_file(self.folder, scan)
-        try:
-            stack: np.ndarray = np.lib.format.open_memmap(path, mode="c")
-            if stack.dtype != np.int16 or stack.ndim != 3:
-                raise ValueError(f"it holds {stack.dtype} of shape {stack.shape}, no slices")
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path}: cannot be read ({error}); run prepare again") from error
-        return stack
+        """Pixels of one scan: (n, H, W) int16 HU, a new array. `DataError`: damaged file."""
+        return read_hu(scan_file(self.folder, scan))
 
     @cached_property
     def ledger(self) -> pd.DataFrame:

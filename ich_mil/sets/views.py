@@ -80,9 +80,14 @@ class Views:
             say_once(f"{source}: slices that count for their scan only, as not all members have them: {left}")
 
     @cached_property
+    def shared(self) -> list[FeatureSet]:
+        """Features of each member, restricted to the common slices."""
+        return [self._shared(number) for number in range(len(self.members))]
+
+    @cached_property
     def features(self) -> FeatureSet:
         """One feature set for tables: common slices, `x` of the first member, mean CNN outputs."""
-        shared = [self._shared(number) for number in range(len(self.members))]
+        shared = self.shared
         if len(shared) == 1:
             return shared[0]
         outputs = ("cnn_scan", "cnn_slice", "attention")

@@ -1,4 +1,4 @@
-"""Display windows as settings: presets, and parsing of [level, width] pairs in HU.
+"""Display windows as settings: presets, parsing of [level, width] pairs in HU, HU that prepared sets keep.
 
 Presets: `papers`, the authors' public notebooks; `winners`, the RSNA 2019 winning solution.
 """
@@ -8,6 +8,10 @@ from collections.abc import Sequence
 
 Windows = tuple[tuple[float, float], ...]
 """(level, width) of each channel, in HU."""
+
+LOWEST, HIGHEST = -800, 3295
+"""HU that a prepared set keeps; others are clipped. -800 is the lower end of the pages' bone window, 3295
+follows from 12 bits; scanners give at most 3095."""
 
 PRESETS: dict[str, Windows] = {
     "papers": ((40.0, 80.0), (80.0, 200.0), (30.0, 30.0)),

@@ -48,6 +48,22 @@ def test_items_are_copies_of_the_file(dataset):
     assert torch.equal(dataset[0].hu[0], before)
 
 
+def test_kept_scans_are_read_once(prepared, monkeypatch):
+    """And are the same copies, up to the limit in bytes."""
+    scans, read = list(prepared.scans.index), []
+    hu = type(prepared).hu
+    monkeypatch.setattr(type(prepared), "hu", lambda of, scan: read.append(scan) or hu(of, scan))
+    monkeypatch.setattr(module, "KEEP_HU_BYTES", hu(prepared, scans[0]).nbytes)
+    kept = ScanDataset(prepared, scans[:2], keep=True)
+    first = kept[0].hu[0]
+    before = first.clone()
+    first += 7
+    assert torch.equal(kept[0].hu[0], before)
+    for _ in range(2):
+        assert torch.equal(kept[1].hu[0], torch.from_numpy(hu(prepared, scans[1])))
+    assert read == [scans[0], scans[1], scans[1]]
+
+
 def test_packing_keeps_variations_with_their_scans():
     def varied(seed):
         return replace(a_batch(seed, seed=seed), variations=(Variation(torch.eye(2, 3), 0, 0, seed),))

@@ -44,8 +44,12 @@ def test_rsna(tmp_path):
     ("row", "message"),
     [
         ("ID_000000001_any,1", "images labelled both 0 and 1: ID_000000001"),
+        ("ID_000000001_subdural,1", "images labelled both 0 and 1: ID_000000001"),
         ("ID_000000007_any,2", "line 8: Label must be 0 or 1, got '2'"),
-        ("nonsense,1", r"line 8: ID must be ID_<image>_<subtype>, got 'nonsense'"),
+        ("nonsense,1", r"line 8: ID must be ID_<image>_<kind>, got 'nonsense'"),
+        ("ID_000000007_chronic,1", r"line 8: ID must be ID_<image>_<kind>, got 'ID_000000007_chronic'"),
+        ("ID_000000007_subdural,1", "no row 'any' for 1 images: ID_000000007"),
+        ("ID_000000007_any", "line 8: 1 fields, but the header has 2"),
     ],
 )
 def test_rsna_rows_that_cannot_be_used(tmp_path, row, message):
@@ -57,12 +61,13 @@ def test_rsna_rows_that_cannot_be_used(tmp_path, row, message):
 
 def test_rsna_any_without_its_subtype(tmp_path):
     agree = [row for i in range(3) for row in rsna_rows(f"ID_{i:09x}", i == 2)]
-    clash = [*rsna_rows("ID_000000007", label=False), "ID_000000007_subdural,1", "ID_000000007_epidural,1"]
+    clash = [*rsna_rows("ID_000000007", label=False)]
+    clash[0], clash[4] = "ID_000000007_epidural,1", "ID_000000007_subdural,1"
     (tmp_path / "stage_2_train.csv").write_text("ID,Label\n" + "\n".join([*agree, *clash]) + "\n")
     collection = RsnaCollection(tmp_path)
     assert [collection.slice_label(f"ID_{i:09x}") for i in (0, 2, 7)] == [0, 1, 0]
     (entry,) = collection.entries
-    detail = "ID_000000007 has any 0 but subdural, epidural 1, taken as 0"
+    detail = "ID_000000007 has any 0 but epidural, subdural 1, taken as 0"
     assert (entry.code, entry.file, entry.detail) == (Code.LABEL_CLASH, "stage_2_train.csv", detail)
 
 

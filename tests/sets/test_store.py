@@ -86,7 +86,7 @@ def test_set_of_another_version_or_unfinished(tmp_path, changes, message):
     ],
 )
 def test_scan_file_names(tmp_path, scan, name):
-    assert scan_file(tmp_path, scan) == tmp_path / "scans" / f"{name}.npy"
+    assert scan_file(tmp_path, scan) == tmp_path / "scans" / f"{name}.zip"
 
 
 @pytest.mark.parametrize("name", ["slices.csv", "ledger.csv"])
@@ -104,7 +104,7 @@ def test_damaged_pixels(tmp_path, content):
         np.save(scan_file(tmp_path, "007"), content)
     elif content is not None:
         scan_file(tmp_path, "007").write_bytes(content)
-    with pytest.raises(DataError, match=r"007\.npy: cannot be read") as caught:
+    with pytest.raises(DataError, match=r"007\.zip: cannot be read") as caught:
         prepared.hu("007")
     assert "pickle" not in str(caught.value)  # a remedy of numpy's, and none here
 

@@ -47,8 +47,10 @@ class LogisticKind:
     intercepts: np.ndarray
 
     @classmethod
-    def fit(cls, sources: Mapping[str, np.ndarray], y: np.ndarray, patients: Sequence[str]) -> Self:
+    def fit(cls, sources: Mapping[str, np.ndarray], y: np.ndarray, patients: Sequence[str] | None) -> Self:
         """Fit to tables (B, D_h) by network, labels (B,) of both classes, and the patient of each scan.
+
+        Without patients there is one fit, in which all rows count alike, and no uncertainty.
 
         Raises:
             DataError: every scan has the same features.
@@ -60,11 +62,14 @@ class LogisticKind:
             raise DataError("every scan has the same features; predict the scans again")
         scale = scaler.scale_ * np.repeat(widths, widths) ** 0.5
         z = (x - scaler.mean_) / scale
-        owner = np.unique(list(patients), return_inverse=True)[1]
-        refits = [
-            LogisticRegression(max_iter=1000).fit(z, y, sample_weight=weights[owner])
-            for weights in generator.exponential(size=(REFITS, owner.max() + 1))
-        ]
+        if patients is None:
+            refits = [LogisticRegression(max_iter=1000).fit(z, y)]
+        else:
+            owner = np.unique(list(patients), return_inverse=True)[1]
+            refits = [
+                LogisticRegression(max_iter=1000).fit(z, y, sample_weight=weights[owner])
+                for weights in generator.exponential(size=(REFITS, owner.max() + 1))
+            ]
         coefficients = np.vstack([refit.coef_ for refit in refits])
         intercepts = np.concatenate([refit.intercept_ for refit in refits])
         return cls(widths, scaler.mean_, scale, coefficients, intercepts)

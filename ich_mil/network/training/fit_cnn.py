@@ -247,8 +247,8 @@ def fit_cnn(
     if start is not None:
         model.load_state_dict(start.state_dict())
     parts = {split: splits.scan[splits.split == split].tolist() for split in ("train", "validation")}
-    scans = ScanDataset(prepared, parts["train"], crop=encoder.crop, in_slices=in_slices)
-    watched = ScanDataset(prepared, parts["validation"], crop=encoder.crop)
+    scans = ScanDataset(prepared, parts["train"], crop=encoder.crop, in_slices=in_slices, keep=True)
+    watched = ScanDataset(prepared, parts["validation"], crop=encoder.crop, keep=True)
     # maps of frozen blocks are kept instead of pictures, unless pictures vary
     kept = model.frozen and not training.augment
     pictures = model.pictures(slices=0 if kept else int(scans.sizes.sum() + watched.sizes.sum()))

@@ -22,7 +22,7 @@ from joblib import Parallel, delayed
 from ich_mil.errors import DataError, DiskFullError
 from ich_mil.files import digest, escaped
 from ich_mil.ledger import INCOMPLETE, PASSING, Code, LedgerEntry
-from ich_mil.progress import progress
+from ich_mil.progress import progress, say
 from ich_mil.sets.layouts.collection import Collection, Series, Source
 from ich_mil.sets.preparation.file_headers import FileHeaders, Shape, may_be_slice, read_files, shape_of
 from ich_mil.study.files.header import SEPARATORS, SliceHeader, header_of, header_text
@@ -227,7 +227,6 @@ class HeaderIndex:
         with database:
             for name in tables:
                 database.execute(f'DROP TABLE "{name}"')
-        with database:
             for statement in _TABLES.split(";"):
                 database.execute(statement)
             database.execute("INSERT INTO about VALUES (?, ?, ?)", self._about)
@@ -274,6 +273,8 @@ class HeaderIndex:
     def _read_new(self, n_new: int, jobs: int) -> None:
         """Read the headers of the files in table `found`, and store each chunk as it arrives."""
         root = self.collection.root.absolute()
+        if n_new > MANY:
+            say(f"{root}: headers of {n_new} files to read")
         work = Parallel(n_jobs=jobs if n_new > MANY else 1, return_as="generator")(
             delayed(read_files)(chunk, root, self.collection.pictures) for chunk in self._chunks()
         )

@@ -8,7 +8,7 @@ new and changed scans. A killed run leaves complete scans only. Memory does not 
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from ich_mil.sets.layouts.names import Layout
 from ich_mil.sets.layouts.rsna import RsnaCollection
 from ich_mil.sets.layouts.slice_pictures import Window
 from ich_mil.sets.layouts.slices import SliceCollection, prepare_slices
+from ich_mil.sets.preparation.estimate import Todo, estimate
 from ich_mil.sets.preparation.index import HeaderIndex, IndexedScan
 from ich_mil.sets.preparation.record import ScanRecord, read_record, scan_fingerprint, write_record
 from ich_mil.sets.preparation.scan import ScanTask, prepare_scans
@@ -87,8 +88,9 @@ def prepare(
 
     Raises:
         ConfigError: the contrast words cannot be used.
-        DataError: labels that do not match, no usable slice at all, a picture that cannot be used, a full
-            disk, or `out` prepared from another root, thickness or window, or in use by another process.
+        DataError: labels that do not match, no usable slice at all, a picture that cannot be used, a disk
+            that is full or too small, or `out` prepared from another root, thickness or window, or in use by
+            another process.
     """
     single = root.is_file() and not is_zip(root)
     about: dict[str, Any] = {
@@ -166,7 +168,7 @@ def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: i
     window = tuple(about["window"]) if about.get("window") else None
     work_on = partial(prepare_slices, window=window) if about["layout"] == "slices" else prepare_scans
     root, out = index.collection.root.absolute(), out.absolute()
-    todo = []
+    todo: list[Todo] = []
     for scan in index.scans():
         fingerprint, record = (
             scan_fingerprint(scan.fingerprint, thickness_mm, window, site),
@@ -174,24 +176,26 @@ def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: i
         )
         passing = record is not None and any(entry.code in PASSING for entry in record.entries)
         if record is None or passing or record.fingerprint != fingerprint:
-            todo.append((scan.scan, fingerprint))
+            todo.append(Todo(scan.scan, fingerprint, len(scan.sources)))
+
+    def tasks(batch: Sequence[Todo]) -> list[ScanTask]:
+        return [
+            ScanTask(one.scan, index.headers(one.scan), thickness_mm, root, site, one.fingerprint)
+            for one in batch
+        ]
+
     if todo:
         write_json(out / "prepared.json", {**about, "files": UNFINISHED})  # until the tables are written
-        at_once = max(1, min(BATCH, len(todo) // (2 * jobs)))
-        batches = (
-            [
-                ScanTask(scan, index.headers(scan), thickness_mm, root, site, fingerprint)
-                for scan, fingerprint in todo[first : first + at_once]
-            ]
-            for first in range(0, len(todo), at_once)
-        )
-        kind = "processes" if len(todo) > MANY else "threads"
-        work = Parallel(n_jobs=min(jobs, len(todo)), prefer=kind, return_as="generator_unordered")(
+        left = estimate(todo, out, lambda batch: work_on(tasks(batch), out), jobs=jobs)
+        at_once = max(1, min(BATCH, len(left) // (2 * jobs)))
+        batches = (tasks(left[first : first + at_once]) for first in range(0, len(left), at_once))
+        kind = "processes" if len(left) > MANY else "threads"
+        work = Parallel(n_jobs=min(jobs, len(left)), prefer=kind, return_as="generator_unordered")(
             delayed(work_on)(batch, out) for batch in batches
         )
-        for _ in progress(work, total=len(todo), what="prepare", weight=int):
+        for _ in progress(work, total=len(left), what="prepare", weight=int):
             pass
-        for name in index.changed() & {name for name, _ in todo}:  # the headers are not those of the pixels
+        for name in index.changed() & {one.scan for one in todo}:  # the headers are not those of the pixels
             detail = "its files have changed while they were read; run the same command again"
             entries = [LedgerEntry(name, "", code, detail) for code in (Code.NOT_OPENED, Code.SCAN_EMPTY)]
             scan_file(out, name).unlink(missing_ok=True)
@@ -226,7 +230,8 @@ def _write_tables(index: HeaderIndex, out: Path) -> tuple[str, Counter[str], Cou
             label = collection.scan_label(scan.scan, [*scan.sources, *refused.get(scan.scan, [])])
             for row in _rows(scan, record, label, collection):
                 table.write([row[name] for name in COLUMNS])
-            kept.add(scan_file(out, scan.scan).stem)
+            pixels = scan_file(out, scan.scan)
+            kept |= {pixels.name, pixels.with_suffix(".json").name}
             ledger.write(record.entries)
             content = content_of((item["content"] for item in record.slices), least=1)
             if content and (other := shown.setdefault(content, scan.scan)) != scan.scan:
@@ -239,8 +244,8 @@ def _write_tables(index: HeaderIndex, out: Path) -> tuple[str, Counter[str], Cou
                 totals.update(own, labelled=label != UNKNOWN, positive=label == 1)
         ledger.write(collection.entries)
     for path in (out / "scans").glob("*"):
-        if path.stem not in kept:
-            path.unlink()  # a scan that is no longer in the collection
+        if path.name not in kept:
+            path.unlink()  # of a scan that is no longer in the collection, or of another version
     return digest(*fingerprints), totals, ledger.codes
 
 

@@ -24,7 +24,7 @@ class ScanRecord:
 
     Attributes:
         fingerprint: `scan_fingerprint` of the inputs.
-        n_bytes: size of the .npy file in bytes; 0 without a file.
+        n_bytes: size of the file of pixels in bytes; 0 without a file.
         patient: pseudonymous patient key; the scan id where the files have no PatientID.
         pixel_mm: spacing of rows and of columns, mm; 0 where unknown.
         slices: for each slice, `sources` (paths below the root, with frames), `sops` (SOP instance UIDs of
@@ -72,7 +72,7 @@ def need_record(folder: Path, scan: str) -> ScanRecord:
 
 
 def prepared_study(prepared: PreparedSet, scan: str) -> Study:
-    """A scan of a prepared set, with its pixels memory-mapped. `DataError`: its files cannot be read."""
+    """A scan of a prepared set. `DataError`: its files cannot be read."""
     part = prepared.part_of(scan)
     record = need_record(part.folder, scan)
     ledger = ledger_entries(prepared.ledger_by_scan.get(scan, []))

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ich_mil.errors import DicomError
-from ich_mil.files import write_array
 from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.sets.preparation.record import ScanRecord, write_record
 from ich_mil.sets.preparation.stack import Names, PreparedSlice, names_of, read_stack
 from ich_mil.sets.store import scan_file
+from ich_mil.sets.stored_hu import write_hu
 from ich_mil.study.anatomy import head_cut_off, head_refusal
 from ich_mil.study.contrast import SitePhrases
 from ich_mil.study.files.header import SliceHeader, slice_entry, slice_name
@@ -77,7 +77,7 @@ def write_scan(out: Path, scan: str, record: ScanRecord, stack: np.ndarray | Non
     if stack is None:
         path.unlink(missing_ok=True)
     else:
-        write_array(path, stack)
+        write_hu(path, stack)
         record = replace(record, n_bytes=path.stat().st_size)
     write_record(out, scan, record)
 

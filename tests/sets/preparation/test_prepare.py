@@ -18,8 +18,10 @@ from ich_mil.sets.labels import UNKNOWN
 from ich_mil.sets.preparation import scan as module
 from ich_mil.sets.preparation.prepare import prepare
 from ich_mil.sets.store import open_prepared, scan_file
+from ich_mil.sets.stored_hu import stored
 from ich_mil.study.files.header import read_headers
 from ich_mil.study.pixels.read import read_slice
+from ich_mil.study.window_presets import LOWEST
 from tests import phantoms
 
 pytestmark = pytest.mark.filterwarnings("ignore:Invalid value for VR UI")
@@ -94,7 +96,7 @@ def test_thin_slices_are_averaged(thin, tmp_path):
     assert Code.AVERAGED in row.corrections.split("|")
     headers = [read_headers(thin / source)[0] for source in sources]
     whole = [read_slice(header)[0].astype(float) for header in headers]
-    np.testing.assert_array_equal(prepared.hu(row.scan)[5], np.rint(np.mean(whole, axis=0)))
+    np.testing.assert_array_equal(prepared.hu(row.scan)[5], stored(np.rint(np.mean(whole, axis=0))))
     assert row.position_mm == pytest.approx(np.mean([header.position[2] for header in headers]), abs=1e-3)
     assert row.sop == headers[len(headers) // 2].sop_uid
     with pytest.raises(DataError, match=r"out: .*thickness 5\.0, not 0\.0"):
@@ -235,7 +237,7 @@ def test_full_disk(rsna_root, prepared, tmp_path, monkeypatch):
     target.parent.mkdir(parents=True)
     target.with_name(f".{target.name}.{os.getpid()}.tmp").symlink_to("/dev/full")
     monkeypatch.setattr("ich_mil.sets.preparation.prepare.remove_leftovers", lambda *_: None)
-    with pytest.raises(DataError, match=r"\.npy: the disk is full"):
+    with pytest.raises(DataError, match=r"\.zip: the disk is full"):
         prepare("rsna", rsna_root, tmp_path / "set", jobs=1)
     left = {path.name for path in (tmp_path / "set").rglob("*") if not path.is_dir()}
     first = scan_file(tmp_path / "set", scans[0])
@@ -353,7 +355,7 @@ def test_ge_study(shared_data, tmp_path):
     )  # two slabs, DATA.md; positions are rounded to 0.001 mm
     np.testing.assert_allclose(steps[14:], 7.0, atol=0.01)
     hu = prepared.hu(prepared.scans.index[0])
-    assert hu.min() == -1024
+    assert hu.min() == LOWEST
     brain = hu[20, 200:300, 200:300]
     assert 15 < np.median(brain) < 50
 
