@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from research.benchmarks.field.context import ON_HEADS
+from research.benchmarks.field.context import BASES, ON_HEADS
 from research.benchmarks.field.heads import DEFAULT, ON_BAGS, ON_SCANS
 from research.benchmarks.field.measure import Estimate, Scores, estimates, kept_scores
 from research.benchmarks.field.networks import CONTEXT, NETWORKS, ORDERED
@@ -20,13 +20,14 @@ from research.benchmarks.field.tuning import Method
 from research.benchmarks.record import command_line, record, table
 
 COLUMNS = {
-    "auc": "AUC",
-    "gain": "AUC less ours",
-    "log_loss": "log-loss",
-    "difference": "log-loss less ours",
-    "calibration_slope": "slope",
-    "slices": "AUC of instances",
-    "inside": "inside positive bags",
+    "scan auc": "AUC",
+    "scan auc_less": "AUC less {base}",
+    "scan log_loss": "log-loss",
+    "scan log_loss_less": "log-loss less {base}",
+    "scan calibration_slope": "slope",
+    "slice auc": "AUC of instances",
+    "inside auc": "inside positive bags",
+    "inside auc_less": "inside less {base}",
 }
 """Titles of the columns of a table."""
 
@@ -50,24 +51,21 @@ def targets(name: str, problem: Problem) -> dict[str, list[str]]:
     }
 
 
-def cell(estimate: Estimate | None) -> str:
-    """A value with its interval, or a dash."""
-    if estimate is None:
-        return "–"
+def cell(estimate: Estimate) -> str:
+    """A value with its interval."""
     value, ends = estimate
     return f"{value:.3f} [{ends.low:.3f}, {ends.high:.3f}]"
 
 
-def section(problem: Problem, scores: dict[str, Scores], scans: list[str]) -> str:
-    """Table of the methods, by log-loss."""
-    found = estimates(problem.test, scores, DEFAULT, scans)
-    known = [key for key in COLUMNS if any(key in own for own in found.values())]
+def section(problem: Problem, scores: dict[str, Scores], scans: list[str], base: str) -> str:
+    """Table of the methods and their differences to `base`, by log-loss."""
+    found = estimates(problem.test, scores, base, scans)
+    known = [key for key in COLUMNS if key in found[base]]
     rows = []
-    for name in sorted(found, key=lambda name: found[name]["log_loss"][0]):
-        rows.append([name, *(cell(found[name].get(key)) for key in known), f"{scores[name].seconds:.1f}"])
-    seeds = len(scores[DEFAULT].bags)
-    head = [f"mean of {seeds} seeds, {len(scans)} bags", *(COLUMNS[key] for key in known), "s"]
-    return table(head, rows)
+    for name in sorted(found, key=lambda name: found[name]["scan log_loss"][0]):
+        rows.append([name, *(cell(found[name][key]) for key in known), f"{scores[name].seconds:.1f}"])
+    head = [f"mean of {len(scores[base].bags)} seeds, {len(scans)} bags"]
+    return table([*head, *(COLUMNS[key].format(base=base) for key in known), "s"], rows)
 
 
 def main() -> None:
@@ -86,7 +84,11 @@ def main() -> None:
                 scores[title] = kept_scores(path, problem, method, chosen.seeds)
                 print(f"{name}: {title}, {scores[title].seconds:.1f} s", flush=True)
         for title, scans in targets(name, problem).items():
-            record(title, section(problem, scores, scans))
+            field = {key: one for key, one in scores.items() if key not in CONTEXT | ON_HEADS}
+            record(title, section(problem, field, scans, DEFAULT))
+            for base in dict.fromkeys(BASES.values()) if {*BASES} & {*scores} else ():
+                rows = {key: one for key, one in scores.items() if BASES.get(key, key) == base}
+                record(f"{title}: context across slices, {base}", section(problem, rows, scans, base))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from torch import Tensor
 from ich_mil.evaluate.baselines import position_score
 from ich_mil.gp.settings import HeadSettings
 from ich_mil.sets.features import FeatureSet
-from research.benchmarks.field.heads import head
+from research.benchmarks.field.heads import DEFAULT, head
 from research.benchmarks.field.networks import check_positions
 from research.benchmarks.field.tuning import Method, Scored
 
@@ -92,3 +92,11 @@ ON_HEADS = {
     "position alone": position_alone,
 }
 """Methods by name."""
+
+BASES = dict.fromkeys(ON_HEADS, DEFAULT) | {
+    "SmABMIL": "ABMIL",
+    "PatchGCN, chain of slices": "ABMIL",
+    "ABMIL, bidirectional GRU": "ABMIL",
+    "ABMIL, transformer with mm": "ABMIL",
+}
+"""The method without context, for each with it."""
