@@ -14,12 +14,13 @@ import torch
 from sklearn.kernel_approximation import Nystroem
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import LinearSVC
 from torch import Tensor
 
 from ich_mil.gp.aggregation import scan_logit
 from ich_mil.sets.features import FeatureSet
+from research.benchmarks.field.stacked import FURTHEST
 from research.benchmarks.field.tuning import Predict, by_grid
 from research.reproduce.statistics.feature_baselines import How, pool
 
@@ -37,8 +38,12 @@ ROUNDS = 20
 
 
 def logistic(how: How, train: FeatureSet, C: float) -> Predict:
-    """Logistic regression on the mean or maximum of the features over the instances of a bag."""
-    model = make_pipeline(StandardScaler(), LogisticRegression(C=C, max_iter=10_000))
+    """Logistic regression on the mean or maximum of the features over the instances of a bag.
+
+    Standardised features are clipped, as for the networks: some features of tiger hardly vary in training.
+    """
+    clip = FunctionTransformer(np.clip, kw_args={"a_min": -FURTHEST, "a_max": FURTHEST})
+    model = make_pipeline(StandardScaler(), clip, LogisticRegression(C=C, max_iter=10_000))
     model.fit(pool(train.x, train.offsets, how).numpy(), train.labels.numpy())
 
     def predict(bags: FeatureSet) -> tuple[Tensor, Tensor]:
