@@ -1,0 +1,140 @@
+"""Attention alone, and the course of a fit: best state kept, divergence told.
+
+Shapes: B bags, N instances.
+"""
+
+import copy
+import math
+import warnings
+from typing import Any, TypeVar
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy, binary_cross_entropy_with_logits
+from torch.utils.data import DataLoader
+
+from ich_mil.kernels.segments import bag_index, bag_softmax, bag_sum
+from research.benchmarks.through_gp.model import (
+    FEATURES,
+    RATE,
+    WEIGHT_DECAY,
+    WIDTH,
+    Bags,
+    Encoder,
+    ThroughGp,
+    pack,
+)
+
+EPOCHS, PATIENCE, BATCH = 60, 15, 16
+M = TypeVar("M", "AttentionMil", ThroughGp)
+
+
+class AttentionMil(pl.LightningModule):
+    """The same encoder with gated attention and a linear classifier (Ilse et al. 2018)."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        """Add attention and classifier."""
+        super().__init__()
+        self.encoder = encoder
+        self.v, self.u = nn.Linear(FEATURES, WIDTH), nn.Linear(FEATURES, WIDTH)
+        self.w, self.classifier = nn.Linear(WIDTH, 1), nn.Linear(FEATURES, 1)
+
+    def forward(self, bags: Bags) -> tuple[Tensor, Tensor]:
+        """Logits of bags (B,) and of instances (N,)."""
+        index, n = bag_index(bags.offsets), len(bags.labels)
+        features = self.encoder(bags.x)
+        gate = torch.tanh(self.v(features)) * torch.sigmoid(self.u(features))
+        attention = bag_softmax(self.w(gate).squeeze(-1), index, n)
+        logit = self.classifier(features).squeeze(-1)
+        return bag_sum(attention * logit, index, n), logit
+
+    def training_step(self, bags: Bags, _: int) -> Tensor:
+        """Cross entropy of a batch of bags."""
+        return binary_cross_entropy_with_logits(self(bags)[0], bags.labels.float())
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam for all weights."""
+        return torch.optim.AdamW(self.parameters(), lr=RATE, weight_decay=WEIGHT_DECAY)
+
+    @torch.no_grad()
+    def scan_probability(self, bags: Bags) -> Tensor:
+        """Probability (B,) of the bags."""
+        self.eval()
+        return torch.sigmoid(self(bags)[0])
+
+
+class KeepBest(pl.Callback):
+    """Keep the state with the smallest log-loss on validation bags; stop a fit that diverges, and say so.
+
+    Attributes:
+        best: the log-loss kept.
+        diverged: the epoch in which a loss or a factorisation failed; None for a fit that ended by itself.
+    """
+
+    def __init__(self, watched: Bags, patience: int) -> None:
+        self.watched, self.patience = watched, patience
+        self.best, self.since = math.inf, 0
+        self.diverged: int | None = None
+        self.state: dict[str, Any] | None = None
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Stop at a loss that is not finite."""
+        if not torch.isfinite(outputs["loss"]):
+            self.stop(trainer)
+
+    def stop(self, trainer: pl.Trainer) -> None:
+        """End the fit."""
+        if self.diverged is None:
+            self.diverged = trainer.current_epoch
+            warnings.warn(f"the fit diverged in epoch {self.diverged}; its best state is kept", stacklevel=2)
+        trainer.should_stop = True
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: Any) -> None:
+        """Measure the validation bags."""
+        if self.diverged is not None:
+            return
+        try:
+            p = module.scan_probability(self.watched).double().clamp(1e-6, 1 - 1e-6)
+        except RuntimeError:  # a covariance that cannot be factorised
+            self.stop(trainer)
+            return
+        module.train()
+        loss = float(binary_cross_entropy(p, self.watched.labels.double()))
+        if not math.isfinite(loss):
+            self.stop(trainer)
+        elif loss < self.best:
+            self.best, self.since, self.state = loss, 0, copy.deepcopy(module.state_dict())
+        else:
+            self.since += 1
+            trainer.should_stop = trainer.should_stop or self.since >= self.patience
+
+
+def fit(module: M, learn: Bags, watched: Bags, *, seed: int) -> tuple[M, KeepBest]:
+    """Train on the bags `learn`, stopped by the bags `watched`; the best state is in the module."""
+    keep = KeepBest(watched, PATIENCE)
+    loader: DataLoader[int] = DataLoader(
+        range(len(learn.labels)),  # type: ignore[arg-type]
+        batch_size=BATCH,
+        shuffle=True,
+        generator=torch.Generator().manual_seed(seed),
+        collate_fn=lambda bags: pack(learn.x, learn.offsets, learn.labels, bags),
+    )
+    torch.manual_seed(seed)
+    trainer = pl.Trainer(
+        max_epochs=EPOCHS,
+        accelerator="cpu",
+        callbacks=[keep],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    keep.on_train_epoch_end(trainer, module)  # the start is a state too
+    try:
+        trainer.fit(module, loader)
+    except torch.linalg.LinAlgError:
+        keep.stop(trainer)
+    if keep.state is not None:
+        module.load_state_dict(keep.state)
+    return module, keep
