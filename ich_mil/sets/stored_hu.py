@@ -23,7 +23,7 @@ FEWEST = 64
 """Fewest pixels of a slice; the encoder's buffer has no room for the header of smaller ones."""
 
 
-def stored(hu: np.ndarray) -> np.ndarray:
+def clipped(hu: np.ndarray) -> np.ndarray:
     """HU as they are stored: clipped, int16."""
     return np.clip(hu, LOWEST, HIGHEST).astype(np.int16)
 
@@ -34,7 +34,7 @@ def write_hu(path: Path, hu: np.ndarray) -> None:
     if rows * columns < FEWEST:
         raise DataError(f"{path}: slices of {rows} x {columns} pixels are too small; remove them")
     with whole_file(path) as temporary, ZipFile(temporary, "w") as file:
-        for number, slice_ in enumerate(stored(hu)):
+        for number, slice_ in enumerate(clipped(hu)):
             content = (slice_.view(np.uint16) - np.uint16(LOWEST % 2**16)).tobytes()
             file.writestr(
                 ZipInfo(f"{number:04}.jls"), bytes(jpeg_ls.encode_buffer(content, rows, columns, 1, BITS))

@@ -14,7 +14,7 @@ from ich_mil.sets.layouts.slice_pictures import hu_of_grey
 from ich_mil.sets.preparation.explain import explain
 from ich_mil.sets.preparation.prepare import prepare
 from ich_mil.sets.splits import patient_key
-from ich_mil.sets.stored_hu import stored
+from ich_mil.sets.stored_hu import clipped
 from ich_mil.study.window_presets import LOWEST
 
 pytestmark = pytest.mark.filterwarnings("ignore:Invalid value for VR UI")
@@ -50,7 +50,7 @@ def test_each_picture_is_a_scan_of_one_slice(root):
     assert one.slice_label.to_dict() == prepared.scans.label.to_dict()
     assert one.source["d"] == "deeper/d.png"
     for name, grey in zip(NAMES, GREYS, strict=True):
-        assert prepared.hu(name).tolist() == [stored(hu_of_grey(grey, window=BRAIN)).tolist()]
+        assert prepared.hu(name).tolist() == [clipped(hu_of_grey(grey, window=BRAIN)).tolist()]
         assert prepared.hu(name).dtype == np.int16
     assert prepared.ledger[["scan", "code"]].to_numpy().tolist() == [["", Code.PATIENT_MISSING]]
     assert "pixels of" not in explain(prepared.folder, "a")  # their size is not known
@@ -73,13 +73,13 @@ def test_changed_picture_and_other_window(root):
     before = prepared_of(root)
     Image.fromarray(GREYS[0].T).save(root / "a.png")
     after = prepared_of(root)
-    assert after.hu("a").tolist() == [stored(hu_of_grey(GREYS[0].T, window=BRAIN)).tolist()]
+    assert after.hu("a").tolist() == [clipped(hu_of_grey(GREYS[0].T, window=BRAIN)).tolist()]
     assert before.fingerprint != after.fingerprint
     with pytest.raises(DataError, match="out: was prepared with window"):
         prepared_of(root, window=(40.0, 120.0))
     (after.folder / "prepared.json").unlink()  # as after damage
     wide = prepared_of(root, window=(40.0, 120.0))
-    assert wide.hu("d").tolist() == [stored(hu_of_grey(GREYS[3], window=(40.0, 120.0))).tolist()]
+    assert wide.hu("d").tolist() == [clipped(hu_of_grey(GREYS[3], window=(40.0, 120.0))).tolist()]
 
 
 @pytest.mark.parametrize(

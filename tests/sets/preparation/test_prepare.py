@@ -18,7 +18,7 @@ from ich_mil.sets.labels import UNKNOWN
 from ich_mil.sets.preparation import scan as module
 from ich_mil.sets.preparation.prepare import prepare
 from ich_mil.sets.store import open_prepared, scan_file
-from ich_mil.sets.stored_hu import stored
+from ich_mil.sets.stored_hu import clipped
 from ich_mil.study.files.header import read_headers
 from ich_mil.study.pixels.read import read_slice
 from ich_mil.study.window_presets import LOWEST
@@ -96,7 +96,7 @@ def test_thin_slices_are_averaged(thin, tmp_path):
     assert Code.AVERAGED in row.corrections.split("|")
     headers = [read_headers(thin / source)[0] for source in sources]
     whole = [read_slice(header)[0].astype(float) for header in headers]
-    np.testing.assert_array_equal(prepared.hu(row.scan)[5], stored(np.rint(np.mean(whole, axis=0))))
+    np.testing.assert_array_equal(prepared.hu(row.scan)[5], clipped(np.rint(np.mean(whole, axis=0))))
     assert row.position_mm == pytest.approx(np.mean([header.position[2] for header in headers]), abs=1e-3)
     assert row.sop == headers[len(headers) // 2].sop_uid
     with pytest.raises(DataError, match=r"out: .*thickness 5\.0, not 0\.0"):

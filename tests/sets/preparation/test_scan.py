@@ -14,7 +14,7 @@ from ich_mil.sets.preparation.explain import explain
 from ich_mil.sets.preparation.prepare import prepare
 from ich_mil.sets.preparation.read import read_study
 from ich_mil.sets.preparation.record import prepared_study
-from ich_mil.sets.stored_hu import stored
+from ich_mil.sets.stored_hu import clipped
 from ich_mil.study.files.header import read_headers
 from ich_mil.study.geometry.planes import Edges
 from ich_mil.study.pixels.read import read_slice
@@ -40,7 +40,7 @@ def test_duplicate_replaces_an_unreadable_slice(series, tmp_path):
     phantoms.rewrite(good, good, PixelData=flat)
     prepared = prepare("unlabelled", tmp_path / "set", tmp_path / "out", jobs=1)
     assert prepared.table.source[4] == "a/twin.dcm"
-    np.testing.assert_array_equal(prepared.hu(prepared.table.scan[0])[4], stored(want))
+    np.testing.assert_array_equal(prepared.hu(prepared.table.scan[0])[4], clipped(want))
     told = prepared.ledger.set_index("file").code
     assert told[f"a/{good.name}"] == Code.FLAT
     assert Code.GAP not in set(told)
