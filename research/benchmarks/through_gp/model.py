@@ -38,8 +38,8 @@ STEP = 0.3
 """Share ρ by which a step moves q(w) to its closed form."""
 HOLD = 0.1
 """Weight of the penalty on distances."""
-ROUNDS, SWEEPS = 3, 30
-"""Updates of π in a step, and sweeps over all bags before and after the training."""
+SWEEPS = 30
+"""Sweeps over all bags before and after the training."""
 
 
 class Bags(NamedTuple):
@@ -122,6 +122,7 @@ class PsiGp(gpytorch.models.ApproximateGP):
         precision = torch.eye(len(phi), dtype=phi.dtype) + scale * (phi * theta) @ phi.T
         q.natural_mat.lerp_(-precision / 2, share)
         q.natural_vec.lerp_(scale * phi @ target, share)
+        self.variational_strategy._clear_cache()  # in evaluation mode it keeps the first q(w)
 
 
 def effective_rank(features: Tensor) -> float:
@@ -190,10 +191,10 @@ class ThroughGp(pl.LightningModule):
         with torch.no_grad():
             detached = features.detach()
             mu, variance = (part[turns.order][None] for part in self.gp.marginals(detached))
-            for _ in range(ROUNDS):
-                made.update(mu, variance)
             phi = self.gp.projection(detached)[:, turns.order]
+            # q(w) first: at μ = 0 the leave-one-out product over 30 slices takes the label out of π
             self.gp.step(phi, made.precision(mu, variance)[0], made.target()[0], scale=scale, share=share)
+            made.update(*(part[turns.order][None] for part in self.gp.marginals(detached)))
             pi = turns.restore(made.logits.sigmoid())[0].clamp(1e-9, 1 - 1e-9)
         for row, part in zip(bags.rows.tolist(), pi.split(sizes), strict=True):
             self.pi[row] = part

@@ -42,6 +42,8 @@ def test_the_bound_never_falls():
             bounds.append(float(seen.bound(mu, variance)[0] - model.gp.variational_strategy.kl_divergence()))
     assert (torch.tensor(bounds).diff() > -1e-6).all()
     assert bounds[-1] > bounds[0]
+    negative = bags.labels[torch.arange(20).repeat_interleave(5)] == 0
+    assert float(mu[0][turns.order.argsort()][negative].mean()) < -1
 
 
 def test_a_full_step_is_the_closed_form():
@@ -51,7 +53,7 @@ def test_a_full_step_is_the_closed_form():
     phi = phi[: len(gp.natural.natural_vec)]
     gp.step(phi, theta, target, scale=2.0, share=1.0)
     S = torch.linalg.inv(torch.eye(len(phi), dtype=torch.float64) + 2 * phi @ theta.diag() @ phi.T)
-    q = gp.natural()
+    q = gp.variational_strategy.variational_distribution  # what predictions use, also in evaluation mode
     torch.testing.assert_close(q.covariance_matrix, S)
     torch.testing.assert_close(q.mean, S @ (2 * phi @ target))
 
