@@ -1,6 +1,8 @@
 """Examples of the API pages run as they stand."""
 
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,5 +19,7 @@ PAGES = [
 def test_example_runs(page, tmp_path, monkeypatch):
     (tmp_path / "data").symlink_to(ROOT / "data")
     monkeypatch.chdir(tmp_path)
+    commands = Path(sys.executable).parent  # where ich-mil lies, though no venv may be active
+    monkeypatch.setenv("PATH", f"{commands}{os.pathsep}{os.environ['PATH']}")
     (example,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
     exec(compile(example, page.name, "exec"), {})
