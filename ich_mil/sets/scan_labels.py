@@ -245,7 +245,7 @@ def read_scan_labels(path: Path, columns: LabelColumns = LabelColumns()) -> Scan
     read = [f"{words[text]} ({n})" for text, n in zip(counts.index, counts, strict=True)]
     from_columns = ", ".join(original[column] for column in id_columns)
     reading = f"scan ids from column {from_columns}, labels from {original[label_columns[0]]}: "
-    reading += name_some(read, _MOST)
+    reading += name_some(read, _MOST) or "none is understood"
     rows = table.set_axis(table.index + 2).assign(label=values)
     return ScanLabels(path, rows, id_columns, faults, reading)
 
