@@ -28,6 +28,7 @@ from ich_mil.gp.head import Head
 from ich_mil.ledger import Code
 from ich_mil.model.maps import read_maps
 from ich_mil.model.predictions import read_results
+from ich_mil.pages.page import study_file_name
 from ich_mil.ranks import Ranks
 from ich_mil.sets.features import read_feature_table
 from ich_mil.sets.preparation.record import prepared_study
@@ -111,6 +112,18 @@ def test_predict_on_an_export_with_several_studies(tiny, tmp_path, monkeypatch):
     slices = pd.read_csv(out / "slices.csv")
     difference = slices.probability.to_numpy() - external.probability[slices.name].to_numpy()
     assert abs(difference).max() < 5 * slices["std"].max() / TINY["samples"] ** 0.5
+
+
+def test_pages_of_the_most_probable_scans(tiny, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert run("predict", tiny / "b", "--model", tiny / "run", "--out", out, "--jobs", 1, "--pages", 1) == 0
+    said = capsys.readouterr()
+    rows = pd.read_csv(out / "scans.csv").sort_values("probability", ascending=False)
+    assert len(rows) > 2
+    assert [path.name for path in out.glob("scan-*.html")] == [study_file_name(rows.scan.iloc[0])]
+    assert f"pages of 1 of {len(rows)} scans; of another: ich-mil report" in said.out + said.err
+    assert run("report", out, "--scan", rows.scan.iloc[-1]) == 0
+    assert len(list(out.glob("scan-*.html"))) == 2
 
 
 @pytest.mark.slow

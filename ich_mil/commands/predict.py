@@ -29,6 +29,10 @@ def predict(
     ] = None,
     prevalence: arg.Prevalence = None,
     heatmaps: Annotated[bool, typer.Option(help="Show on pages where a bleed may be.")] = True,
+    pages: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Pages and DICOM results of N scans, the most probable first."),
+    ] = None,
     dicom: arg.Dicom = False,
     names: arg.Names = False,
     jobs: arg.Jobs = 0,
@@ -65,6 +69,7 @@ def predict(
             contrast_words=contrast_words,
             extras=extras,
             shown=Shown(heatmaps=heatmaps, dicom=dicom, names=names),
+            pages=pages,
         )
     say(f"written: {out / 'scans.csv'}, {out / 'slices.csv'}, {out / 'index.html'}")
     say(f"next: open {out / 'index.html'}" + ("" if dicom else f"; ich-mil report {quote(str(out))} --dicom"))

@@ -14,6 +14,9 @@ def report(
     folder: Annotated[Path, typer.Argument(exists=True, help="Folder of a validated run, or of 'predict'.")],
     dicom: Dicom = False,
     names: Names = False,
+    scan: Annotated[
+        list[str], typer.Option(metavar="NAME", help="Only of this scan of predictions; may be repeated.")
+    ] = [],  # noqa: B006  Typer copies it
 ) -> None:
     """Rewrite the report of a run, or the pages of predictions."""
     from ich_mil.model.folder import PREDICTIONS, check_report
@@ -21,10 +24,12 @@ def report(
     if (folder / PREDICTIONS).is_file():
         from ich_mil.output.study_pages import Shown, show_folder
 
-        show_folder(folder, Shown(dicom=dicom, names=names))
+        show_folder(folder, Shown(dicom=dicom, names=names), scan)
         return
-    if dicom or names:
-        raise ConfigError(f"{folder}: --dicom and --names are for predictions; name a folder of 'predict'")
+    if dicom or names or scan:
+        raise ConfigError(
+            f"{folder}: --dicom, --names and --scan are for predictions; name a folder of 'predict'"
+        )
     check_report(folder)
 
     from ich_mil.output.run_report import report_run

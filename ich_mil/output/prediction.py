@@ -14,7 +14,7 @@ from ich_mil.ledger import Code, in_no_study, incomplete
 from ich_mil.model.assembly import decision_rule, general_ledger
 from ich_mil.model.maps import make_maps, write_maps
 from ich_mil.model.model import read_extras
-from ich_mil.model.predictions import Results, write_results
+from ich_mil.model.predictions import Results, worklist, write_results
 from ich_mil.output.study_pages import Shown, StudyPages, remove_shown
 from ich_mil.prediction import Model
 from ich_mil.progress import progress, say
@@ -33,6 +33,7 @@ def predict_folder(
     contrast_words: Path | None = None,
     extras: ExtraSources = NO_EXTRAS,
     shown: Shown,
+    pages: int | None = None,
 ) -> Results:
     """Predict all studies below `root` into `out`.
 
@@ -47,6 +48,7 @@ def predict_folder(
         contrast_words: a CSV file with contrast words of the site.
         extras: files of the inputs beside the slices.
         shown: options of pages and DICOM results.
+        pages: largest number of scans that get them, the first of the worklist; None for all.
 
     Raises:
         ConfigError: kinds of slices without a folder of DICOM files.
@@ -77,13 +79,16 @@ def predict_folder(
     if model.slice_kinds is not None:
         model.slice_kinds.submit(views, prepared, root, out / "submission.csv")
     _print_results(results, prepared)
-    pages = StudyPages(results, prepared, out, shown)
-    for prediction in progress(predicted, total=len(predicted), what="heatmaps and pages"):
+    first = worklist(results)[:pages]
+    study_pages = StudyPages(results, prepared, out, shown, [scan.scan for scan in first])
+    for prediction in progress(first, total=len(first), what="heatmaps and pages"):
         study = prepared_study(prepared, prediction.scan)
         maps = make_maps(trained, study.hu, prediction) if shown.heatmaps else None
         write_maps(maps, out, prediction, results.model)
-        pages.add(prediction, study, maps)
-    pages.finish()
+        study_pages.add(prediction, study, maps)
+    study_pages.finish()
+    if len(first) < len(predicted):
+        say(f"pages of {len(first)} of {len(predicted)} scans; of another: ich-mil report {out} --scan NAME")
     return results
 
 

@@ -1,13 +1,14 @@
 """Study pages, worklist and DICOM results of predictions, written without a model.
 
 In: a folder of `ich-mil predict`, with `predictions.json`, `maps/` and `prepared/`. Out: a page `scan-*.html`
-per study, `index.html`, and on request `dicom/<scan>/*.dcm`.
+per study or per chosen study, `index.html`, and on request `dicom/<scan>/*.dcm`.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from ich_mil.errors import DataError
+from ich_mil.errors import ConfigError, DataError
 from ich_mil.files import write_text
 from ich_mil.model.assembly import check_judged
 from ich_mil.model.maps import ScanMaps, read_maps
@@ -19,6 +20,7 @@ from ich_mil.progress import progress, say
 from ich_mil.sets.preparation.identifying_texts import study_texts
 from ich_mil.sets.preparation.record import prepared_study
 from ich_mil.sets.store import PreparedSet, open_prepared
+from ich_mil.settings import did_you_mean
 from ich_mil.study.study import Study
 
 
@@ -46,12 +48,20 @@ class StudyPages:
         written: paths of the DICOM results so far.
     """
 
-    def __init__(self, results: Results, prepared: PreparedSet, folder: Path, shown: Shown) -> None:
-        """Check the prepared set. `DataError`: its slices are not those of the predictions."""
+    def __init__(
+        self, results: Results, prepared: PreparedSet, folder: Path, shown: Shown, scans: Collection[str]
+    ) -> None:
+        """Check the prepared set; `scans`: those to be added. Pages that are there stay linked.
+
+        `DataError`: the prepared slices are not those of the predictions.
+        """
         check_judged(results, prepared)
         self.written: list[Path] = []
         self._results, self._folder, self._shown = results, folder, shown
-        self._links = {scan.scan: study_file_name(scan.scan) for scan in results.scans}
+        names = {scan.scan: study_file_name(scan.scan) for scan in results.scans}
+        self._links = {
+            scan: name for scan, name in names.items() if scan in scans or (folder / name).is_file()
+        }
         self._neighbours = neighbours(results, self._links)
         self._texts: dict[str, dict[str, str]] = {}
         self._failed: list[DataError] = []
@@ -96,10 +106,11 @@ class StudyPages:
         return self.written
 
 
-def show_folder(folder: Path, shown: Shown) -> None:
-    """Write the pages and DICOM results of a folder of predictions again.
+def show_folder(folder: Path, shown: Shown, scans: Collection[str] = ()) -> None:
+    """Write the pages and DICOM results of a folder of predictions again, of all scans or the given ones.
 
     Raises:
+        ConfigError: there is no such scan.
         DataError: the folder holds no predictions or no prepared scans, or its prepared slices or maps cannot
             be read or are not those of the predictions; DICOM texts or results of some scans have failed.
     """
@@ -109,8 +120,12 @@ def show_folder(folder: Path, shown: Shown) -> None:
             f"{folder}: holds no prepared scans and has no pages; 'ich-mil report RUN' writes those of a run"
         )
     prepared = open_prepared(folder / "prepared")
-    pages = StudyPages(results, prepared, folder, shown)
-    for scan in progress(results.scans, total=len(results.scans), what="write pages", unit="page"):
+    known = {scan.scan: scan for scan in results.scans}
+    if unknown := sorted({*scans} - known.keys()):
+        raise ConfigError(f"--scan {unknown[0]}: {folder} has no such scan{did_you_mean(unknown[0], known)}")
+    chosen = [known[scan] for scan in scans] or results.scans
+    pages = StudyPages(results, prepared, folder, shown, [scan.scan for scan in chosen])
+    for scan in progress(chosen, total=len(chosen), what="write pages", unit="page"):
         pages.add(scan, prepared_study(prepared, scan.scan), read_maps(folder, scan, results.model))
     pages.finish()
     say(f"{folder / 'index.html'}")

@@ -21,12 +21,15 @@ MAX_RUNS = 2
 
 
 def neighbours(results: Results, links: Mapping[str, str]) -> dict[str, Neighbours]:
-    """Addresses of the worklist and of the studies before and after each scan, in reading order."""
-    pages = [links[scan.scan] for scan in worklist(results)]
-    around = zip(["", *pages[:-1]], [*pages[1:], ""], strict=True)
+    """Addresses of the worklist and of the pages before and after that of each scan, in reading order.
+
+    `links` as in `render_cohort`.
+    """
+    scans = [scan.scan for scan in worklist(results) if scan.scan in links]
+    pages = ["", *(links[scan] for scan in scans), ""]
     return {
-        scan.scan: Neighbours("index.html", before, after)
-        for scan, (before, after) in zip(worklist(results), around, strict=True)
+        scan: Neighbours("index.html", before, after)
+        for scan, before, after in zip(scans, pages[:-2], pages[2:], strict=True)
     }
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ich_mil.errors import DataError
+from ich_mil.errors import ConfigError, DataError
 from ich_mil.files import digest
 from ich_mil.ledger import BY_INTERVAL
 from ich_mil.model.maps import ScanMaps, write_maps
@@ -69,6 +69,27 @@ def test_pages_worklist_and_dicom_without_a_model(folder):
     shown = {one for one in left if one.startswith(("scan-", "studies", "index", "maps", "dicom"))}
     assert shown == {f"dicom/{pages[0].stem}/ours.txt"}
     assert {"predictions.json", "scans.csv", "slices.csv", "prepared/prepared.json"} <= left
+
+
+def test_pages_of_chosen_scans_link_to_those_that_are_there(folder):
+    out, results, _ = folder
+    first, second = (study_file_name(scan.scan) for scan in results.scans)
+    show_folder(out, Shown(), [results.scans[1].scan])
+    assert [path.name for path in out.glob("scan-*.html")] == [second]
+    index = (out / "index.html").read_text()
+    assert second in index
+    assert first not in index
+    assert index.count("<tr data-decision") == 2
+    assert first not in (out / second).read_text()
+
+    show_folder(out, Shown(), [results.scans[0].scan])
+    index = (out / "index.html").read_text()
+    assert first in index
+    assert second in index
+    assert second in (out / first).read_text()
+    name = results.scans[0].scan
+    with pytest.raises(ConfigError, match=f"--scan .* has no such scan .did you mean '{name}'"):
+        show_folder(out, Shown(), [name[:-1]])
 
 
 def test_pages_mark_the_sides_that_the_prepared_scan_knows(folder):
