@@ -1,9 +1,10 @@
 """Freeze then fit, through the Gaussian process, and attention alone: same encoder, folds and budget.
 
-    python -m research.benchmarks.through_gp [--problems CT-ICH MUSK1 MUSK2 tiger] [--seeds 3] [--write]
+    python -m research.benchmarks.through_gp [--problems CT-ICH block MUSK1 MUSK2 tiger] [--seeds 3] [--write]
 
 Problems are those of `research.benchmarks.field`. Inputs of the encoder are its features: for CT-ICH (with 20
-RSNA studies) the 96 of the three bundled networks. A fifth of the training bags stops a fit. Probabilities of
+RSNA studies) the 96 of the three bundled networks. In `block` the encoder is the last block of a bundled
+network, on the maps of the same scans. A fifth of the training bags stops a fit. Probabilities of
 bags are means of samples (attention: its sigmoid), calibrated by a sigmoid that is fitted to the other folds,
 for all ways alike; the slope is that before this calibration. AURC: area under the risk-coverage curve
 (errors of the call at 50 %) in the order of the standard deviation, less that in the order of |p - 50 %|:
@@ -15,6 +16,7 @@ Shapes: B bags, N instances, S seeds.
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -28,15 +30,16 @@ from ich_mil.gp.head import Head
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.gp.observations.densities import Density, GammaLogisticTail, Logistic
 from ich_mil.gp.sparse_gp import CLIP
+from ich_mil.network.frozen import load_cnn
 from ich_mil.sets.features import FeatureSet
 from research.benchmarks.field.measure import Scores, estimates
-from research.benchmarks.field.problems import PROBLEMS, Problem, rows_of
+from research.benchmarks.field.problems import PROBLEMS, Problem, in_folds, rows_of
 from research.benchmarks.record import command_line, record, table, with_interval
+from research.benchmarks.through_gp.encoders import BUNDLED, Encoder, Perceptron, UpperBlock, maps_below
 from research.benchmarks.through_gp.learn import AttentionMil, fit
 from research.benchmarks.through_gp.model import (
     INDUCING,
     Bags,
-    Encoder,
     ThroughGp,
     effective_rank,
     pack,
@@ -45,7 +48,7 @@ from research.reproduce.statistics.uncertainty import resampled_aurc
 
 VALIDATION = 5
 """One in so many training bags stops a fit."""
-FROZEN = "freeze, then fit"
+FROZEN, BLOCK = "freeze, then fit", "block"
 
 
 class Found(NamedTuple):
@@ -58,13 +61,13 @@ class Found(NamedTuple):
     diverged: bool = False
 
 
-def standardised(learn: FeatureSet, out: FeatureSet) -> tuple[Bags, Bags]:
-    """Training and test bags, inputs standardised and clipped by the training bags."""
+def packed(learn: FeatureSet, out: FeatureSet, *, standardise: bool) -> tuple[Bags, Bags]:
+    """Training and test bags; `standardise` and clip the inputs by the training bags."""
     mean, std = learn.x.mean(0), learn.x.std(0).clamp(min=1e-6)
     parts = []
     for bags in (learn, out):
-        x = ((bags.x - mean) / std).clamp(-CLIP, CLIP).float()
-        parts.append(pack(x, bags.offsets, bags.labels, range(bags.n_scans)))
+        x = ((bags.x - mean) / std).clamp(-CLIP, CLIP) if standardise else bags.x
+        parts.append(pack(x.float(), bags.offsets, bags.labels, range(bags.n_scans)))
     return parts[0], parts[1]
 
 
@@ -81,18 +84,20 @@ def by_head(learn: Bags, out: Bags, encode: Callable[[Tensor], Tensor], seed: in
         return Found(p, std, slices, effective_rank(new))
 
 
-def run(learn_set: FeatureSet, out_set: FeatureSet, seed: int) -> dict[str, Found]:
-    """All ways on a fold."""
+def run(
+    make: Callable[..., Encoder], learn_set: FeatureSet, out_set: FeatureSet, seed: int
+) -> dict[str, Found]:
+    """All ways on a fold, with encoders `make(hold=...)`."""
     torch.set_num_threads(1)
-    learn, out = standardised(learn_set, out_set)
+    start = make(hold=False).eval()
+    learn, out = packed(learn_set, out_set, standardise=start.standardise)
     (fitting, watching), *_ = folds_of(learn.labels, learn_set.patients, folds=VALIDATION, seed=seed)
     part = pack(learn.x, learn.offsets, learn.labels, fitting)
     watched = pack(learn.x, learn.offsets, learn.labels, watching)
-    inputs = learn.x.shape[1]
-    found = {"no encoder, head on the inputs": by_head(learn, out, lambda x: x, seed)}
+    found = {"no training of the encoder": by_head(learn, out, start.untrained, seed)}
 
     torch.manual_seed(seed)
-    attention, _ = fit(AttentionMil(Encoder(inputs, hold=False)), part, watched, seed=seed)
+    attention, _ = fit(AttentionMil(make(hold=False)), part, watched, seed=seed)
     with torch.no_grad():
         of_bags, of_slices = attention.eval()(out)
         rank = effective_rank(attention.encoder(out.x))
@@ -102,7 +107,7 @@ def run(learn_set: FeatureSet, out_set: FeatureSet, seed: int) -> dict[str, Foun
 
     def jointly(density: Density, *, hold: bool, start: Encoder | None = None) -> Found:
         torch.manual_seed(seed)
-        encoder = Encoder(inputs, hold=hold)
+        encoder = make(hold=hold)
         if start is not None:
             encoder.load_state_dict(start.state_dict())
         renumbered = pack(part.x, part.offsets, part.labels, range(len(part.labels)))
@@ -116,8 +121,9 @@ def run(learn_set: FeatureSet, out_set: FeatureSet, seed: int) -> dict[str, Foun
         return Found(of_bags.mean(0).numpy(), std, of_slices.mean(0).numpy(), rank, keep.diverged is not None)
 
     found["through the GP"] = jointly(Logistic(), hold=True)
-    found["through the GP, Gamma"] = jointly(GammaLogisticTail(1.0, 2.5), hold=True)
-    found["through the GP, nothing held"] = jointly(Logistic(), hold=False)
+    if isinstance(start, Perceptron):  # with a block each fit takes minutes
+        found["through the GP, Gamma"] = jointly(GammaLogisticTail(1.0, 2.5), hold=True)
+        found["through the GP, nothing held"] = jointly(Logistic(), hold=False)
     found["through the GP from the frozen start"] = jointly(Logistic(), hold=False, start=attention.encoder)
     return found
 
@@ -138,10 +144,10 @@ def slope(p: np.ndarray, labels: np.ndarray) -> float:
     return float(LogisticRegression(C=1e6).fit(logit, labels).coef_[0, 0])
 
 
-def compare(problem: Problem, seeds: int, workers: int) -> list[list[object]]:
+def compare(problem: Problem, make: Callable[..., Encoder], seeds: int, workers: int) -> list[list[object]]:
     """Rows of the table of a problem."""
     ((*parts,),) = problem.parts
-    jobs = [(learn, out, seed) for seed in range(seeds) for learn, out in parts]
+    jobs = [(make, learn, out, seed) for seed in range(seeds) for learn, out in parts]
     with ProcessPoolExecutor(workers) as pool:
         all_found = list(pool.map(run, *zip(*jobs, strict=True)))
     labels, patients = problem.test.labels.numpy(), np.asarray(problem.test.patients)
@@ -149,7 +155,7 @@ def compare(problem: Problem, seeds: int, workers: int) -> list[list[object]]:
     for way in all_found[0]:
         p, std = np.empty((2, seeds, len(labels)))
         slices = np.empty((seeds, len(problem.test.x)))
-        for number, ((_, out, seed), found) in enumerate(zip(jobs, all_found, strict=True)):
+        for number, ((*_, out, seed), found) in enumerate(zip(jobs, all_found, strict=True)):
             bags, rows = rows_of(problem.test, out)
             folds[bags] = number % len(parts)
             p[seed, bags], std[seed, bags] = found[way].p, found[way].std
@@ -186,18 +192,27 @@ def compare(problem: Problem, seeds: int, workers: int) -> list[list[object]]:
     return [[way, *(cell(way, name) for name in names), *further[way]] for way in scores]
 
 
+def problem_of(name: str) -> tuple[Problem, Callable[..., Encoder]]:
+    """Bags of a problem, and what makes encoders of them."""
+    if name == BLOCK:
+        network = load_cnn(BUNDLED)
+        features, shape = maps_below(network)
+        return in_folds(features), partial(UpperBlock, network, shape)
+    problem = PROBLEMS[name]()
+    return problem, partial(Perceptron, problem.test.x.shape[1])
+
+
 def main() -> None:
     """Compare on each problem."""
     parser = command_line(__doc__)
-    parser.add_argument(
-        "--problems", nargs="+", choices=PROBLEMS, default=["CT-ICH", "MUSK1", "MUSK2", "tiger"]
-    )
+    names = ["CT-ICH", BLOCK, "MUSK1", "MUSK2", "tiger"]
+    parser.add_argument("--problems", nargs="+", choices=names, default=names)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=2)
     chosen = parser.parse_args()
     head = ["way", "AUC", "log-loss", f"less that of '{FROZEN}'", "instances inside", "slope", "AURC"]
     for name in chosen.problems:
-        rows = compare(PROBLEMS[name](), chosen.seeds, chosen.jobs)
+        rows = compare(*problem_of(name), chosen.seeds, chosen.jobs)
         text = table([*head, "effective rank", "diverged"], rows)
         record(f"Learning through the Gaussian process: {name}", text)
 

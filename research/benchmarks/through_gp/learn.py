@@ -17,18 +17,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.utils.data import DataLoader
 
 from ich_mil.kernels.segments import bag_index, bag_softmax, bag_sum
-from research.benchmarks.through_gp.model import (
-    FEATURES,
-    RATE,
-    WEIGHT_DECAY,
-    WIDTH,
-    Bags,
-    Encoder,
-    ThroughGp,
-    pack,
-)
+from research.benchmarks.through_gp.encoders import Encoder, parameter_groups
+from research.benchmarks.through_gp.model import RATE, WEIGHT_DECAY, Bags, ThroughGp, pack
 
-EPOCHS, PATIENCE, BATCH = 60, 15, 16
+WIDTH, BATCH = 32, 16
 M = TypeVar("M", "AttentionMil", ThroughGp)
 
 
@@ -39,8 +31,8 @@ class AttentionMil(pl.LightningModule):
         """Add attention and classifier."""
         super().__init__()
         self.encoder = encoder
-        self.v, self.u = nn.Linear(FEATURES, WIDTH), nn.Linear(FEATURES, WIDTH)
-        self.w, self.classifier = nn.Linear(WIDTH, 1), nn.Linear(FEATURES, 1)
+        self.v, self.u = (nn.Linear(encoder.features, WIDTH) for _ in range(2))
+        self.w, self.classifier = nn.Linear(WIDTH, 1), nn.Linear(encoder.features, 1)
 
     def forward(self, bags: Bags) -> tuple[Tensor, Tensor]:
         """Logits of bags (B,) and of instances (N,)."""
@@ -57,7 +49,7 @@ class AttentionMil(pl.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam for all weights."""
-        return torch.optim.AdamW(self.parameters(), lr=RATE, weight_decay=WEIGHT_DECAY)
+        return torch.optim.AdamW(parameter_groups(self), lr=RATE, weight_decay=WEIGHT_DECAY)
 
     @torch.no_grad()
     def scan_probability(self, bags: Bags) -> Tensor:
@@ -128,7 +120,7 @@ class KeepBest(pl.Callback):
 
 def fit(module: M, learn: Bags, watched: Bags, *, seed: int) -> tuple[M, KeepBest]:
     """Train on the bags `learn`, stopped by the bags `watched`; the best state is in the module."""
-    keep = KeepBest(watched, PATIENCE)
+    keep = KeepBest(watched, module.encoder.patience)
     loader: DataLoader[int] = DataLoader(
         range(len(learn.labels)),  # type: ignore[arg-type]
         batch_size=BATCH,
@@ -138,7 +130,7 @@ def fit(module: M, learn: Bags, watched: Bags, *, seed: int) -> tuple[M, KeepBes
     )
     torch.manual_seed(seed)
     trainer = pl.Trainer(
-        max_epochs=EPOCHS,
+        max_epochs=module.encoder.epochs,
         accelerator="cpu",
         callbacks=[keep],
         logger=False,

@@ -23,16 +23,16 @@ import lightning.pytorch as pl
 import torch
 from gpytorch.distributions import MultivariateNormal
 from gpytorch.variational import NaturalVariationalDistribution, VariationalStrategy
-from torch import Tensor, nn
-from torch.nn.utils.parametrizations import spectral_norm
+from torch import Tensor
 
 from ich_mil.gp.inference.inducing import choose_inducing
 from ich_mil.gp.observations.densities import Density, Logistic
 from ich_mil.gp.observations.vgpmil import PsiObservation
 from ich_mil.gp.settings import VARIANTS
 from ich_mil.kernels.leave_one_out import Turns
+from research.benchmarks.through_gp.encoders import Encoder, parameter_groups
 
-FEATURES, WIDTH, INDUCING = 8, 32, 50
+INDUCING = 50
 RATE, WEIGHT_DECAY = 3e-3, 1e-3
 STEP = 0.3
 """Share ρ by which a step moves q(w) to its closed form."""
@@ -58,26 +58,6 @@ def pack(x: Tensor, offsets: Tensor, labels: Tensor, bags: Sequence[int]) -> Bag
         raise ValueError("a bag without instances, or no bag at all, cannot be learned from")
     ends = torch.tensor([0, *(len(part) for part in parts)]).cumsum(0)
     return Bags(torch.cat(parts), ends, labels[list(bags)], torch.tensor(list(bags)))
-
-
-class Encoder(nn.Module):
-    """Two layers and a residual block: inputs (N, K) to features (N, D)."""
-
-    def __init__(self, inputs: int, *, hold: bool) -> None:
-        """`hold`: bound the stretch of each layer by spectral normalisation."""
-        super().__init__()
-        wrap = spectral_norm if hold else (lambda layer: layer)
-        self.first = wrap(nn.Linear(inputs, WIDTH))
-        self.block = wrap(nn.Linear(WIDTH, WIDTH))
-        self.last = wrap(nn.Linear(WIDTH, FEATURES))
-        self.dropout = nn.Dropout(0.1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Features (N, D)."""
-        h = self.first(x)
-        h = h + self.dropout(torch.relu(self.block(h)))
-        features: Tensor = self.last(h)
-        return features
 
 
 class PsiGp(gpytorch.models.ApproximateGP):
@@ -157,7 +137,7 @@ class ThroughGp(pl.LightningModule):
         self.every, self.pi = every, [torch.tensor([])] * (int(every.rows.max()) + 1)
         with torch.no_grad():
             features = encoder.eval()(every.x).double()
-        zero, unit = torch.zeros(FEATURES, dtype=torch.float64), torch.ones(FEATURES, dtype=torch.float64)
+        zero, unit = torch.zeros_like(features[0]), torch.ones_like(features[0])
         self.gp = PsiGp(
             choose_inducing(
                 features, every.offsets, every.labels, mean=zero, std=unit, n_inducing=INDUCING, seed=seed
@@ -213,8 +193,7 @@ class ThroughGp(pl.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam for encoder, inducing points and kernel."""
-        learned = [p for p in self.parameters() if p.requires_grad]
-        return torch.optim.AdamW(learned, lr=RATE, weight_decay=WEIGHT_DECAY)
+        return torch.optim.AdamW(parameter_groups(self), lr=RATE, weight_decay=WEIGHT_DECAY)
 
     @torch.no_grad()
     def samples(self, bags: Bags, *, draws: int = 500, seed: int = 0) -> tuple[Tensor, Tensor]:

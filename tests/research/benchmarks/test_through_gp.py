@@ -5,8 +5,11 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 from ich_mil.errors import DataError
+from ich_mil.network.attention_cnn import AttentionCnn
+from ich_mil.network.settings import CnnSettings, EncoderSettings
+from research.benchmarks.through_gp.encoders import Perceptron, UpperBlock
 from research.benchmarks.through_gp.learn import AttentionMil, KeepBest, fit
-from research.benchmarks.through_gp.model import Encoder, ThroughGp, distance_loss, effective_rank, pack
+from research.benchmarks.through_gp.model import RATE, ThroughGp, distance_loss, effective_rank, pack
 
 GENERATOR = torch.Generator().manual_seed(0)
 
@@ -26,7 +29,32 @@ def toy(n, *, sizes=(5,)):
 
 def made(bags, **given):
     torch.manual_seed(0)
-    return ThroughGp(Encoder(bags.x.shape[1], hold=True), bags, seed=0, **given)
+    return ThroughGp(Perceptron(bags.x.shape[1], hold=True), bags, seed=0, **given)
+
+
+def test_a_block_of_a_network_is_trained_through_it():
+    torch.manual_seed(0)
+    settings = EncoderSettings(name="tf_efficientnet_lite0", size=64, blocks=4)
+    network = AttentionCnn(settings, CnnSettings(features=8)).eval()
+    pictures = torch.rand(12, 3, 64, 64)
+    *lower, top = network.encoder
+    with torch.no_grad():
+        maps = torch.nn.Sequential(*lower, *top[:-1])(pictures)
+        encoder = UpperBlock(network, tuple(maps.shape[1:]), hold=True)
+        torch.testing.assert_close(encoder(maps.flatten(1)), network.encode(pictures))
+    bags = pack(maps.flatten(1), torch.arange(0, 13, 3), torch.arange(4) % 2, range(4))
+    with pytest.warns(UserWarning, match="distinct slices"):
+        model = ThroughGp(encoder, bags, seed=0)
+    model.train()
+    before = {name: value.clone() for name, value in encoder.state_dict().items()}
+    optimizer = model.configure_optimizers()
+    model.training_step(bags, 0).backward()
+    optimizer.step()
+    changed = {name for name, value in encoder.state_dict().items() if not value.equal(before[name])}
+    assert changed == {name for name, _ in encoder.named_parameters()}
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    assert {rates[id(p)] for p in encoder.parameters()} == {UpperBlock.rate}
+    assert rates[id(model.gp.covar_module.raw_outputscale)] == RATE
 
 
 def test_the_bound_never_falls():
@@ -89,7 +117,7 @@ def test_bad_bags_are_refused():
 
 def test_divergence_keeps_the_best_state(monkeypatch):
     bags = toy(20)
-    module = AttentionMil(Encoder(4, hold=False))
+    module = AttentionMil(Perceptron(4, hold=False))
     learned = module.training_step
     steps = []
 
