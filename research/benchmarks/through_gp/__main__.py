@@ -8,7 +8,8 @@ network, on the maps of the same scans. A fifth of the training bags stops a fit
 bags are means of samples (attention: its sigmoid), calibrated by a sigmoid that is fitted to the other folds,
 for all ways alike; the slope is that before this calibration. AURC: area under the risk-coverage curve
 (errors of the call at 50 %) in the order of the standard deviation, less that in the order of |p - 50 %|:
-below 0 the deviation finds errors that the probability does not.
+below 0 the deviation finds errors that the probability does not. The head of 'freeze, then fit' has the
+kernel of its preset; 'frozen, kernel learned alike' learns kernel and inducing points by the same steps.
 
 Shapes: B bags, N instances, S seeds.
 """
@@ -105,11 +106,12 @@ def run(
     found["attention alone"] = Found(p, np.sqrt(p * (1 - p)), of_slices.numpy(), rank)
     found[FROZEN] = by_head(learn, out, attention.encoder, seed)
 
-    def jointly(density: Density, *, hold: bool, start: Encoder | None = None) -> Found:
+    def jointly(density: Density, *, hold: bool, start: Encoder | None = None, frozen: bool = False) -> Found:
         torch.manual_seed(seed)
         encoder = make(hold=hold)
         if start is not None:
             encoder.load_state_dict(start.state_dict())
+        encoder.requires_grad_(not frozen)
         renumbered = pack(part.x, part.offsets, part.labels, range(len(part.labels)))
         model = ThroughGp(encoder, renumbered, density=density, hold=hold, seed=seed)
         model, keep = fit(model, renumbered, watched, seed=seed)
@@ -124,7 +126,9 @@ def run(
     if isinstance(start, Perceptron):  # with a block each fit takes minutes
         found["through the GP, Gamma"] = jointly(GammaLogisticTail(1.0, 2.5), hold=True)
         found["through the GP, nothing held"] = jointly(Logistic(), hold=False)
-    found["through the GP from the frozen start"] = jointly(Logistic(), hold=False, start=attention.encoder)
+    began = attention.encoder
+    found["through the GP from the frozen start"] = jointly(Logistic(), hold=False, start=began)
+    found["frozen, kernel learned alike"] = jointly(Logistic(), hold=False, start=began, frozen=True)
     return found
 
 

@@ -77,7 +77,7 @@ class Perceptron(Encoder):
 class UpperBlock(Encoder):
     """Last block and projection of a trained network, on its flattened maps (N, F h w) below them."""
 
-    rate, epochs, patience, standardise = 3e-4, 12, 4, False
+    rate, epochs, patience, standardise = 1e-3, 6, 3, False
 
     def __init__(self, network: AttentionCnn, shape: tuple[int, int, int], *, hold: bool) -> None:
         """Copy the weights of the network; `shape` (F, h, w) of the maps.

@@ -1,11 +1,8 @@
-"""A run killed at random times, while it prepares or trains, ends with the bits of an uninterrupted one."""
+"""A run killed while it prepares, and again while it trains, ends with the bits of an uninterrupted one."""
 
-import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,39 +11,46 @@ from ich_mil.model_files import read_tensors
 from tests import phantoms
 from tests.runs_for_tests import TINY, write_config
 
-MAIN = "import sys; from ich_mil.cli import main; sys.exit(main(['train', *sys.argv[1:]]))"
-KILLS = 2
+MAIN = """
+import os, signal, sys
+from ich_mil.cli import main
+
+name, left = sys.argv[1], int(sys.argv[2])
+
+def kill(event, args):
+    global left
+    if event == "os.rename" and str(args[1]).endswith(name):
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(kill)
+sys.exit(main(["train", *sys.argv[3:]]))
+"""
+"""`ich-mil train`, killed before it gives the n-th file of a name its place."""
 
 
 @pytest.mark.slow
 def test_run_killed_twice_gives_the_same_bits(tmp_path):
     phantoms.rsna(tmp_path / "a", studies=16)
-    started = time.monotonic()
-    assert start(tmp_path, "whole").wait() == 0
-    whole = time.monotonic() - started
-    generator, alive = random.Random(0), 0
-    for _ in range(KILLS):
-        process = start(tmp_path, "killed", *["--resume"] * ((tmp_path / "killed" / "run.json").exists()))
-        time.sleep(generator.uniform(0.3, 0.8) * whole)
-        alive += process.poll() is None
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert alive > 0
-    assert start(tmp_path, "killed", "--resume").wait() == 0
+    assert train(tmp_path, "whole") == 0
+    assert train(tmp_path, "killed", kill=(".zip", 5)) == -signal.SIGKILL
+    assert train(tmp_path, "killed", "--resume", kill=("log.csv", 2)) == -signal.SIGKILL
+    assert train(tmp_path, "killed", "--resume") == 0
     expected, found = contents(tmp_path, "whole"), contents(tmp_path, "killed")
     assert expected.keys() == found.keys()
     assert [name for name in expected if expected[name] != found[name]] == []
 
 
-def start(place: Path, name: str, *words: str) -> subprocess.Popen:
-    """A run in a process group of its own: out `name`, prepared set `name_prepared`."""
+def train(place: Path, name: str, *words: str, kill: tuple[str, int] = ("", 0)) -> int:
+    """Exit code of a run in a process of its own: out `name`, prepared set `name_prepared`."""
     settings = TINY | {
         "out": str(place / name),
         "prepared": str(place / f"{name}_prepared"),
         "train": {"layout": "rsna", "root": str(place / "a")},
     }
-    words = [*write_config(place / f"{name}.yaml", settings), *words]
-    return subprocess.Popen([sys.executable, "-W", "ignore", "-c", MAIN, *words], start_new_session=True)
+    words = [*map(str, kill), *write_config(place / f"{name}.yaml", settings), *words]
+    return subprocess.run([sys.executable, "-W", "ignore", "-c", MAIN, *words]).returncode
 
 
 def contents(place: Path, name: str) -> dict[str, bytes]:
