@@ -31,7 +31,7 @@ def predict(
     heatmaps: Annotated[bool, typer.Option(help="Show on pages where a bleed may be.")] = True,
     pages: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="Pages, DICOM results of N scans, first of the worklist."),
+        typer.Option(min=0, metavar="N", help="Pages and DICOM results of the first N scans alone."),
     ] = None,
     dicom: arg.Dicom = False,
     names: arg.Names = False,

@@ -7,6 +7,7 @@ with kinds of slices `submission.csv` of RSNA 2019.
 """
 
 from pathlib import Path
+from shlex import quote
 
 from ich_mil.errors import ConfigError
 from ich_mil.heads.extras import NO_EXTRAS, ExtraSources
@@ -88,7 +89,8 @@ def predict_folder(
         study_pages.add(prediction, study, maps)
     study_pages.finish()
     if len(first) < len(predicted):
-        say(f"pages of {len(first)} of {len(predicted)} scans; of another: ich-mil report {out} --scan NAME")
+        more = f"ich-mil report {quote(str(out))} --scan NAME"
+        say(f"pages of {len(first)} of {len(predicted)} scans; of another: {more}")
     return results
 
 

@@ -58,9 +58,9 @@ class StudyPages:
         check_judged(results, prepared)
         self.written: list[Path] = []
         self._results, self._folder, self._shown = results, folder, shown
-        names = {scan.scan: study_file_name(scan.scan) for scan in results.scans}
+        names, added = {scan.scan: study_file_name(scan.scan) for scan in results.scans}, {*scans}
         self._links = {
-            scan: name for scan, name in names.items() if scan in scans or (folder / name).is_file()
+            scan: name for scan, name in names.items() if scan in added or (folder / name).is_file()
         }
         self._neighbours = neighbours(results, self._links)
         self._texts: dict[str, dict[str, str]] = {}
@@ -124,7 +124,7 @@ def show_folder(folder: Path, shown: Shown, scans: Collection[str] = ()) -> None
     if unknown := sorted({*scans} - known.keys()):
         raise ConfigError(f"--scan {unknown[0]}: {folder} has no such scan{did_you_mean(unknown[0], known)}")
     chosen = [known[scan] for scan in scans] or results.scans
-    pages = StudyPages(results, prepared, folder, shown, [scan.scan for scan in chosen])
+    pages = StudyPages(results, prepared, folder, shown, scans or known)
     for scan in progress(chosen, total=len(chosen), what="write pages", unit="page"):
         pages.add(scan, prepared_study(prepared, scan.scan), read_maps(folder, scan, results.model))
     pages.finish()

@@ -101,9 +101,8 @@ def test_a_child_on_few_scans_keeps_the_networks_and_watches_its_site(tmp_path):
         assert own.head.settings.rule == "top_3"
         patients = load_file(own.folder / "reference.safetensors")["patient"]
         assert len(patients) == 14
-        assert (
-            len(np.unique(patients)) == scans.patient.nunique() < 14
-        )  # a patient with two studies counts once
+        # a patient with two studies counts once
+        assert len(np.unique(patients)) == scans.patient.nunique() < 14
     assert child.provenance.weights != base.provenance.weights
     assert "RSNA 2019" in child.provenance.trained_on
     words = ("predict", tmp_path / "site", "--model", tmp_path / "run", "--out", tmp_path / "new")

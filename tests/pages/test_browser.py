@@ -52,9 +52,9 @@ def test_no_page_is_wider_than_a_phone(phone, pages, name):
 def test_hostile_texts_show_as_text(browser, pages, name):
     browser.get((pages / name).as_uri())
     shown = LONG.replace("\u202e", "\N{REPLACEMENT CHARACTER}").replace("\u2067", "\N{REPLACEMENT CHARACTER}")
-    name = shown.replace("onload=", "onload / ")  # = separates the scripts of a name
-    assert text(browser, ".texts dd") == name
-    assert text(browser, "h1 bdi") == name
+    patient = shown.replace("onload=", "onload / ")  # = separates the scripts of a name
+    assert text(browser, ".texts dd") == patient
+    assert text(browser, "h1 bdi") == patient
     assert browser.execute_script("return document.querySelectorAll('script').length") == 2
     assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
     press(browser, Keys.ARROW_RIGHT)

@@ -150,3 +150,9 @@ def test_the_table_in_a_folder(tmp_path):
     (tmp_path / "labels.csv").touch()
     with pytest.raises(DataError, match=r"Labels\.XLSX, labels\.csv; keep one"):
         find_labels(tmp_path)
+
+
+def test_a_table_without_a_value_that_is_understood_says_so(tmp_path):
+    (tmp_path / "labels.csv").write_text("scan,label\na,maybe\n")
+    with pytest.raises(DataError, match=r"'maybe' \(line 2\).* labels from label: none is understood"):
+        read_scan_labels(tmp_path / "labels.csv").check()

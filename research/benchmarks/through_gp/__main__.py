@@ -90,12 +90,12 @@ def run(
 ) -> dict[str, Found]:
     """All ways on a fold, with encoders `make(hold=...)`."""
     torch.set_num_threads(1)
-    start = make(hold=False).eval()
-    learn, out = packed(learn_set, out_set, standardise=start.standardise)
+    initial = make(hold=False).eval()
+    learn, out = packed(learn_set, out_set, standardise=initial.standardise)
     (fitting, watching), *_ = folds_of(learn.labels, learn_set.patients, folds=VALIDATION, seed=seed)
     part = pack(learn.x, learn.offsets, learn.labels, fitting)
     watched = pack(learn.x, learn.offsets, learn.labels, watching)
-    found = {"no training of the encoder": by_head(learn, out, start.untrained, seed)}
+    found = {"no training of the encoder": by_head(learn, out, initial.untrained, seed)}
 
     torch.manual_seed(seed)
     attention, _ = fit(AttentionMil(make(hold=False)), part, watched, seed=seed)
@@ -123,7 +123,7 @@ def run(
         return Found(of_bags.mean(0).numpy(), std, of_slices.mean(0).numpy(), rank, keep.diverged is not None)
 
     found["through the GP"] = jointly(Logistic(), hold=True)
-    if isinstance(start, Perceptron):  # with a block each fit takes minutes
+    if isinstance(initial, Perceptron):  # with a block each fit takes minutes
         found["through the GP, Gamma"] = jointly(GammaLogisticTail(1.0, 2.5), hold=True)
         found["through the GP, nothing held"] = jointly(Logistic(), hold=False)
     began = attention.encoder

@@ -122,9 +122,7 @@ def maps_below(network: AttentionCnn, folders: Iterable[Path] = PREPARED) -> tup
 
 def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
     """Parameters to train, those of `module.encoder` with its own learning rate."""
-    encoder = module.encoder
-    assert isinstance(encoder, Encoder)
-    own = [p for p in encoder.parameters() if p.requires_grad]
-    known = {id(p) for p in own}
-    others = [p for p in module.parameters() if p.requires_grad and id(p) not in known]
-    return [{"params": own, "lr": encoder.rate}, {"params": others}]
+    assert isinstance(module.encoder, Encoder)
+    learned = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    own, others = ([p for name, p in learned if name.startswith("encoder.") is of] for of in (True, False))
+    return [{"params": own, "lr": module.encoder.rate}, {"params": others}]
