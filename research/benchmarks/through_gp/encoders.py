@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
 from ich_mil.network.attention_cnn import AttentionCnn
-from ich_mil.network.bags import ScanDataset
 from ich_mil.network.frozen import extract_features
 from ich_mil.sets.features import FeatureSet
 from ich_mil.sets.store import joined, open_prepared
@@ -107,17 +106,16 @@ class UpperBlock(Encoder):
         return self(x)
 
 
-@torch.no_grad()
 def maps_below(network: AttentionCnn, folders: Iterable[Path] = PREPARED) -> tuple[FeatureSet, Any]:
     """Whole scans of prepared sets with flattened maps below the last block, and their shape (F, h, w)."""
     prepared = joined([open_prepared(folder) for folder in folders])
     scans = prepared.scans.index[prepared.scans.slices > 1].tolist()
-    *lower, top = network.encoder
+    top, below = network.encoder[-1], []
     assert isinstance(top, nn.Sequential)
-    below, pictures = nn.Sequential(*lower, *top[:-1]).eval(), network.pictures()
-    batches = ScanDataset(prepared, scans, crop=network.encoder_settings.crop)
-    maps = torch.cat([below(pictures(batches[b])) for b in range(len(scans))])
-    return replace(extract_features(network, prepared, scans), x=maps.flatten(1)), maps.shape[1:]
+    with top[-1].register_forward_pre_hook(lambda _, inputs: below.append(inputs[0])):
+        features = extract_features(network, prepared, scans)
+    maps = torch.cat(below)
+    return replace(features, x=maps.flatten(1)), maps.shape[1:]
 
 
 def parameter_groups(module: nn.Module) -> list[dict[str, Any]]:
