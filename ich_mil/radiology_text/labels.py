@@ -50,11 +50,20 @@ REASONS = {
     "part": "one compartment is denied, nothing is said of the others",
     "silent": "no sentence says whether there is blood",
     "language": "the report is not in English",
+    "examination": "the report is not of a head CT",
     "disagree": "its reports disagree",
     "corrected": "left out by corrections.csv",
 }
 _LATER = re.compile(r"addend|final|amend|correct", re.I)
 """Headings of sections that replace the statements before them."""
+_OTHER_EXAMINATION = re.compile(
+    r"(?:(?:exam|examination|procedure|study)[a-z ]*:\s*)?"
+    r"(?:(?:MRI?|magnetic|ultraso|sonogra|x-?ray|radiogra|PET)[a-z]*\b(?!.*\bCT\b)"
+    r"|(?:CT|computed tomography)\b(?!.*\b(?:head|brain|crani|skull|cerebr))(?: [a-z]+){,3}"
+    r" (?:sinus|spin|abdom|chest|thora|pelvi|neck|orbit|faci))",
+    re.I,
+)
+"""Title of an examination of another kind or part of the body."""
 
 
 @dataclass(frozen=True)
@@ -137,6 +146,8 @@ def _decide(statements: Sequence[Statement]) -> tuple[Outcome, str, tuple[str, .
     reasons = {one.reason for one in verdicts if one.label == "uncertain"}
     if not is_english([word for one in statements for word in split_words(one.text)], default_rules().words):
         return "uncertain", "language", kinds
+    if _OTHER_EXAMINATION.match(statements[0].text):
+        return "uncertain", "examination", kinds
     if present and not later and ("any" in denied or normal or (bare and denied)):
         return "uncertain", "contradiction", kinds
     if present:

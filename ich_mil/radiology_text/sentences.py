@@ -44,6 +44,14 @@ _OPEN = re.compile(
 _VALUE = re.compile(
     r"(?:no|none|yes|nil|negative|positive|absent|present|not seen|none seen|not present)\W*", re.I
 )
+_DENIES = re.compile(
+    r"\b(?:(?:no|without)(?: [a-z]+){,2} (?:evidence|signs?) of|no|without|absence of|neg(?:ative)? for"
+    r"|free of|none of the following):$",
+    re.I,
+)
+"""End of a line that denies the items on the lines after it."""
+_STATES = re.compile(r"\b(?:is|are|was|were|has|have|there|no|seen|noted|measur\w+)\b", re.I)
+"""Words of a statement, which no item of such a list has."""
 _LONGEST = 7
 """Largest number of words of a heading."""
 _WIDE = 50
@@ -70,7 +78,7 @@ def split_report(text: str, rules: Rules | None = None) -> list[Sentence]:
 
     A section starts at a heading with a colon, or alone on its line. Sentences after a heading with the role
     `heading` are not findings until the next heading, or until the end of its line if no section of findings
-    follows.
+    follows. A report of headings or of a form without an answer is one sentence that is no finding.
     """
     rules = rules or default_rules()
     lines = _lines(plain_text(text), rules)
@@ -91,7 +99,8 @@ def split_report(text: str, rules: Rules | None = None) -> list[Sentence]:
             asked = "?" in piece.rstrip(")\"' ")
             asks = asks and (role != "section" or asked) and len(sentences) < 3
             sentences.append(Sentence(piece, section, finding and not (asked and (asks or i < last))))
-    return sentences
+    whole = " ".join(text.split())
+    return sentences or [Sentence(whole, finding=False)] * bool(whole)
 
 
 def _heading(piece: str, rules: Rules) -> tuple[str, str | None]:
@@ -116,7 +125,7 @@ def _heading(piece: str, rules: Rules) -> tuple[str, str | None]:
 def _lines(text: str, rules: Rules) -> list[str]:
     """Lines of a text, wrapped ones joined, broken before a known heading with a colon."""
     lines: list[str] = []
-    blank = False
+    blank = denies = False
     cased = any(line[:1].isupper() for line in map(str.strip, text.split("\n")))
     for raw in text.split("\n"):
         line = " ".join(raw.split())
@@ -130,10 +139,13 @@ def _lines(text: str, rules: Rules) -> list[str]:
             and "blood" in rules.of_heading(previous)
         ):
             lines[-1] = f"{previous.rstrip(' :')}: {line}"  # a table with its values on lines of their own
+        elif denies and (item := _ITEM.match(line)) and not _STATES.search(line):
+            lines[-1] += f"{' ' if previous[-1] == ':' else ', or '}{line[item.end() :].rstrip(' .,;')}"
         elif previous and _runs_on(previous, line, cased=cased, blank=blank, rules=rules):
             lines[-1] = f"{previous} {line}"
         else:
             lines.append(line)
+            denies = bool(_DENIES.search(line))
         blank = False
     return [part for line in lines for part in _before_headings(line, rules)]
 

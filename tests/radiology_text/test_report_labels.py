@@ -47,6 +47,11 @@ def labelled(*reports):
         ("No hemorrhage. ADDENDUM: Small left SDH.", "positive", "stated"),
         ("No hemorrhage. Hemorrhage flumox.", "uncertain", "unread"),
         ("Keine ICH. Kein Infarkt.", "uncertain", "language"),
+        ("MRI lumbar spine: epidural hematoma.", "uncertain", "examination"),
+        ("EXAM: CT of the sinuses\nBlood in the maxillary sinus.", "uncertain", "examination"),
+        ("CT head and cervical spine. Small SDH.", "positive", "stated"),
+        ("MRI is advised after this CT. Small SDH.", "positive", "stated"),
+        ("FINDINGS:", "uncertain", "silent"),
     ],
 )
 def test_one_report(text, outcome, decided):
@@ -64,6 +69,7 @@ def test_one_report(text, outcome, decided):
         ("No hemorrhage.", "Possible hemorrhage.", "uncertain", "hedged"),
         ("No hemorrhage.", "No new hemorrhage.", "negative", ""),
         ("No hemorrhage.", "Addendum: measured again.", "negative", ""),
+        ("No hemorrhage.", "MRI brain. Small SDH.", "negative", ""),
     ],
 )
 def test_two_reports_of_one_scan_in_either_order(first, second, outcome, reason):

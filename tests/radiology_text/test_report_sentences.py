@@ -54,11 +54,24 @@ def test_a_report_with_sections_lists_and_broken_lines():
         ("No acute\nInfarct", ["No acute Infarct"]),
         ("NO BLOOD\nOR MASS", ["NO BLOOD OR MASS"]),
         ("a) no shift b) blood", ["a) no shift", "b) blood"]),
+        ("FINDINGS:", ["FINDINGS:"]),
     ],
 )
 def test_breaks(report, sentences):
     assert texts(report) == sentences
     assert " ".join(texts(report)).split() == report.split()
+
+
+@pytest.mark.parametrize(
+    ("report", "sentences"),
+    [
+        ("No CT evidence of:\n- SDH.\n- EDH\nNormal", ["No CT evidence of: SDH, or EDH", "Normal"]),
+        ("Negative for:\n1. SDH\n2. There is an EDH", ["Negative for: SDH", "2. There is an EDH"]),
+        ("Evidence of:\n- SDH\n- IVH", ["- SDH", "- IVH"]),
+    ],
+)
+def test_items_of_a_denied_list(report, sentences):
+    assert texts(report) == sentences
 
 
 @pytest.mark.parametrize(

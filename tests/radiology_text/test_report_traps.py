@@ -1,7 +1,8 @@
 """Reports written to mislead: `traps.csv`, by kind, each with its label (1, 0, out).
 
 A line break is written as \u23ce. `built` ones were in view of the rules; `later` and `last` were measured
-once before rules followed them; `held` ones were written before all rules and measured once at the end.
+once before rules followed them; `held` ones were written before all rules and measured once at the end;
+`stranger` ones by a writer who had seen neither rules nor texts.
 """
 
 from pathlib import Path
@@ -16,16 +17,18 @@ TRAPS = pd.read_csv(Path(__file__).with_name("traps.csv"), dtype=str, keep_defau
 LABELS = {"positive": "1", "negative": "0", "uncertain": "out"}
 
 
-def told(text):
+def label_of(text):
     """Label of a report: 1, 0 or out."""
     statements = read_sentences([Report("r", "S", text.replace("\u23ce", "\n"))])
-    return LABELS[label_scans(statements)[0].outcome] if statements[0] else "out"
+    return LABELS[label_scans(statements)[0].outcome]
 
 
-@pytest.mark.parametrize("part", ["built", "later", "last", "held"])
-def test_none_is_wrong_and_most_are_labelled(part):
-    traps = TRAPS[TRAPS.part == part].assign(told=lambda rows: rows.text.map(told))
-    wrong = traps[(traps.told != "out") & (traps.told != traps.label)]
+@pytest.mark.parametrize(
+    ("part", "share"), [("built", 0.8), ("later", 0.8), ("last", 0.8), ("held", 0.8), ("stranger", 0.65)]
+)
+def test_none_is_wrong_and_most_are_labelled(part, share):
+    traps = TRAPS[TRAPS.part == part].assign(given=lambda rows: rows.text.map(label_of))
+    wrong = traps[(traps.given != "out") & (traps.given != traps.label)]
     definite = traps[traps.label != "out"]
     assert wrong.text.tolist() == []
-    assert (definite.told != "out").mean() >= 0.8
+    assert (definite.given != "out").mean() >= share
