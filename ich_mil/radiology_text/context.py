@@ -33,7 +33,7 @@ from ich_mil.radiology_text.language.reach import (
     presupposed,
 )
 from ich_mil.radiology_text.language.vocabulary import is_known, is_unit, spelled
-from ich_mil.radiology_text.rules import Match, Rules, default_rules, word_spans
+from ich_mil.radiology_text.rules import Match, Rules, default_rules, split_words, word_spans
 
 Label = Literal["present", "absent", "uncertain", "other", "none"]
 LABELS: tuple[Label, ...] = get_args(Label)
@@ -43,6 +43,8 @@ _STRENGTH: tuple[Label, ...] = ("present", "uncertain", "absent", "other")
 _OWN: dict[str, Label] = {"absent": "absent", "implied": "uncertain", "history": "other"}
 _AGES = frozenset({"acute", "recent", "posttraumatic", "traumatic"})
 _OTHER_STUDY = frozenset({"mri", "mr", "prior", "previous", "earlier", "outside", "initial", "yesterday"})
+_HEAD = frozenset({"head", "brain", "cranial", "intracranial", "cerebral"})
+_BODY = frozenset({"spine", "neck", "chest", "thorax", "abdomen", "pelvis"})
 _SHOWN = ("strong", "shown", "place")
 
 
@@ -241,6 +243,21 @@ def part_of(heading: str) -> Denied:
     """What a denial covers below a heading: `part` of a compartment, `acute` of the brain, else `any`."""
     roles = default_rules().of_heading(heading)
     return "part" if roles & {"kind", "place", "space"} else "acute" if "part" in roles else "any"
+
+
+def is_outside(heading: str, text: str) -> bool:
+    """Whether a sentence below a heading is of another part of the body or of the scalp, face or orbits.
+
+    A sentence that names a compartment or place in the skull is not, unless the heading is of the body.
+    """
+    words, rules = split_words(heading), default_rules()
+    outside = [match for match in rules.find(words) if match.of("outside")]
+    if not outside or not _HEAD.isdisjoint(words) or rules.of_heading(heading) & {"site", "kind", "place"}:
+        return False
+    return not _BODY.isdisjoint(words) or not any(
+        match.of("site", "kind") or any(rule.kinds for rule in match.rules)
+        for match in rules.find(split_words(text))
+    )
 
 
 def _denied(mentions: Sequence[tuple[_Mention, tuple[str, ...]]], words: Sequence[str]) -> Denied:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from ich_mil.errors import DataError
-from ich_mil.radiology_text.context import Verdict, classify, part_of
+from ich_mil.radiology_text.context import Verdict, classify, is_outside, part_of
 from ich_mil.radiology_text.language.vocabulary import is_english
 from ich_mil.radiology_text.read import Report
 from ich_mil.radiology_text.rules import Rules, default_rules, split_words
@@ -102,7 +102,7 @@ class ScanLabel:
 def read_sentences(reports: Sequence[Report], rules: Rules | None = None) -> list[list[Statement]]:
     """Classify every sentence of each report.
 
-    Findings in sections such as the history, and in questions, are labelled `other`. A denial in a section of
+    Findings in sections such as the history or the scalp, and in questions, are labelled `other`. A denial in a section of
     one compartment ("Ventricles: no blood") is a denial of that compartment.
     """
     return [[_state(report, one, rules) for one in split_report(report.text, rules)] for report in reports]
@@ -110,7 +110,7 @@ def read_sentences(reports: Sequence[Report], rules: Rules | None = None) -> lis
 
 def _state(report: Report, sentence: Sentence, rules: Rules | None) -> Statement:
     verdict = classify(sentence.text, rules)
-    if not sentence.finding:
+    if not sentence.finding or is_outside(sentence.section, sentence.text):
         label = verdict.label if verdict.label == "none" else "other"
         verdict = Verdict(label, evidence=(f"{sentence.section or '?'}:", *verdict.evidence))
     elif verdict.denied == "any" and (covered := part_of(sentence.section)):

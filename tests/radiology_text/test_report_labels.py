@@ -52,6 +52,14 @@ def labelled(*reports):
         ("CT head and cervical spine. Small SDH.", "positive", "stated"),
         ("MRI is advised after this CT. Small SDH.", "positive", "stated"),
         ("FINDINGS:", "uncertain", "silent"),
+        ("Scalp: Left frontal hematoma, 14 mm. Brain: normal.", "negative", "normal"),
+        ("Orbits: hemorrhage on the left.", "uncertain", "silent"),
+        ("CHEST: Pulmonary contusion in left lower lobe.", "uncertain", "silent"),
+        ("ABDOMEN: No hemorrhage.", "uncertain", "silent"),
+        ("CERVICAL SPINE: Epidural hematoma at C4.", "uncertain", "silent"),
+        ("Scalp: Normal. Small left subdural hematoma.", "positive", "stated"),
+        ("Scalp: Normal. Hemorrhage in the left thalamus.", "positive", "stated"),
+        ("Head and neck: Left thalamic hemorrhage.", "positive", "stated"),
     ],
 )
 def test_one_report(text, outcome, decided):

@@ -80,7 +80,7 @@ def plain_text(text: str) -> str:
     text = _UNICODE.sub(lambda found: chr(int(found[1], 16)), text)
     if "&" in text:
         text = html.unescape(html.unescape(text))
-    text = unicodedata.normalize("NFC", text)
+    text = unicodedata.normalize("NFC", text).replace("æ", "ae").replace("Æ", "Ae")
     for pattern, by in _COMPILED:
         text = pattern.sub(by, text)
     return text
