@@ -102,8 +102,8 @@ class ScanLabel:
 def read_sentences(reports: Sequence[Report], rules: Rules | None = None) -> list[list[Statement]]:
     """Classify every sentence of each report.
 
-    Findings in sections such as the history or the scalp, and in questions, are labelled `other`. A denial in a section of
-    one compartment ("Ventricles: no blood") is a denial of that compartment.
+    Findings in sections such as the history or the scalp, and in questions, are labelled `other`. A denial
+    in a section of one compartment ("Ventricles: no blood") is a denial of that compartment.
     """
     return [[_state(report, one, rules) for one in split_report(report.text, rules)] for report in reports]
 
