@@ -58,12 +58,19 @@ _LATER = re.compile(r"addend|final|amend|correct", re.I)
 """Headings of sections that replace the statements before them."""
 _OTHER_EXAMINATION = re.compile(
     r"(?:(?:exam|examination|procedure|study)[a-z ]*:\s*)?"
-    r"(?:(?:MRI?|magnetic|ultraso|sonogra|x-?ray|radiogra|PET)[a-z]*\b(?!.*\bCT\b)"
+    r"(?:(?:MRI?|magnetic|ultraso|sonogra|x-?ray|radiogra|PET)[a-z]*\b(?!.*\bCT\b)|CT[- ]guided"
     r"|(?:CT|computed tomography)\b(?!.*\b(?:head|brain|crani|skull|cerebr))(?: [a-z]+){,3}"
     r" (?:sinus|spin|abdom|chest|thora|pelvi|neck|orbit|faci))",
     re.I,
 )
 """Title of an examination of another kind or part of the body."""
+_REFERS = re.compile(
+    r"\W*(?:(?:it|this|these|those|they|both|all|the (?:left|right|other|former|latter)(?: one)?)\b.*"
+    r"\b(?:resolved|cleared|gone|none|no longer|disappeared|absent|resorbed|vanished|(?:has|have) not\W)"
+    r"|none\b|there (?:is|are|was|were) none|.*[:,] *(?:gone|resolved|cleared|none)\W*$)",
+    re.I,
+)
+"""Sentence without a finding that turns the finding of a sentence before it ("It has resolved.")."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +155,9 @@ def _decide(statements: Sequence[Statement]) -> tuple[Outcome, str, tuple[str, .
         return "uncertain", "language", kinds
     if _OTHER_EXAMINATION.match(statements[0].text):
         return "uncertain", "examination", kinds
+    first = next((i for i, row in enumerate(statements) if row.verdict.label in ("present", "absent")), 0)
+    if any(row.verdict.label == "none" and _REFERS.match(row.text) for row in statements[first + 1 :]):
+        return "uncertain", "unread", kinds
     if present and not later and ("any" in denied or normal or (bare and denied)):
         return "uncertain", "contradiction", kinds
     if present:

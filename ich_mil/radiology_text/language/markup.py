@@ -30,7 +30,9 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"\\t", " "),
     (r"</t[dh]>\s*<t[dh]\b[^<>]*>", ": "),
     (r"</?(?:p|div|br|li|ul|ol|tr|td|th|table|h\d|section|hr)\b[^<>]*>", "\n"),  # HTML blocks
+    (r"(?is)<(del|s|strike)>.*?</\1>", " "),
     (r"<[A-Za-z/!][^<>]*>", ""),
+    (r"(?m)^[ \t]*\|+[ \t]*|[ \t]*\|[| \t]*$", ""),  # ends of the rows of a table
     (r"_{2,}(?!\w)|\*{3,}", "[blank]"),
     (rf"(?i)\[[^\[\]\n]*{_CHOICE}[^\[\]\n]*\]", "{ }"),
     (r"\*\*|__(?=\w)|(?<=\w)__(?!_)", ""),  # Markdown
