@@ -2,7 +2,8 @@
 
 A line break is written as \u23ce. `built` ones were in view of the rules; `later` and `last` were measured
 once before rules followed them; `held` ones were written before all rules and measured once at the end;
-`stranger` ones by a writer who had seen neither rules nor texts.
+`first`, `second`, `third` by three writers who had seen neither rules nor texts, measured once before
+rules followed.
 """
 
 from pathlib import Path
@@ -23,12 +24,10 @@ def label_of(text):
     return LABELS[label_scans(statements)[0].outcome]
 
 
-@pytest.mark.parametrize(
-    ("part", "share"), [("built", 0.8), ("later", 0.8), ("last", 0.8), ("held", 0.8), ("stranger", 0.65)]
-)
-def test_none_is_wrong_and_most_are_labelled(part, share):
+@pytest.mark.parametrize("part", ["built", "later", "last", "held", "first", "second", "third"])
+def test_none_is_wrong_and_most_are_labelled(part):
     traps = TRAPS[TRAPS.part == part].assign(given=lambda rows: rows.text.map(label_of))
     wrong = traps[(traps.given != "out") & (traps.given != traps.label)]
     definite = traps[traps.label != "out"]
     assert wrong.text.tolist() == []
-    assert (definite.given != "out").mean() >= share
+    assert (definite.given != "out").mean() >= (0.65 if part in ("first", "second", "third") else 0.8)

@@ -63,9 +63,8 @@ def clauses(words: Sequence[str], matches: Sequence[Match]) -> Iterator[Clause]:
     start = 0
     for i, word in enumerate([*words, "."]):
         decimal = 0 < i < len(words) - 1 and words[i - 1].isdigit() and words[i + 1].isdigit()
-        listed = (
-            word == ";" and i < value and not any(match.of("absent") for match in matches if match.start < i)
-        )
+        listed = word == ";" and i < value and not any(w[0].isdigit() for w in words[start:i])
+        listed = listed and not any(match.of("absent") for match in matches if match.start < i)
         goes_on = decimal or listed or word not in ".?!;:" or (word == ":" and i in entries)
         if i < len(words) and goes_on and word not in _CONTRASTS:
             continue

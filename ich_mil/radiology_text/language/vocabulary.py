@@ -48,7 +48,8 @@ def is_unit(word: str) -> bool:
 
 @lru_cache(maxsize=1 << 16)
 def spelled(word: str) -> str:
-    """The word, or the term for which it is probably misspelt."""
+    """The word in American spelling of blood, or the term for which it is probably misspelt."""
+    word = word.replace("haem", "hem")
     if len(word) < SHORTEST or not word.isascii() or is_known(word):
         return word
     close = get_close_matches(word, _SPELLED, n=1, cutoff=CLOSE)
