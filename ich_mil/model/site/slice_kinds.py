@@ -2,7 +2,7 @@
 
 In: features of predicted scans, or of the held-out scans of a run, and `stage_2_train.csv`. Out: a folder
 with one model per target and `slice_kinds.json`; with it `ich-mil predict --kinds` writes `submission.csv`.
-The features are those of the frozen networks. A target that is too rare in training has its share there.
+Features are those of the frozen networks. A target too rare to fit is predicted by its share in training.
 
 Shapes: N slices.
 """

@@ -100,7 +100,7 @@ def begin_run(
 def _divide(config: RunConfig, scans: pd.DataFrame, before: pd.DataFrame | None) -> pd.DataFrame:
     """Split the scans by `split.file` or at random, and check that the head can be calibrated.
 
-    `before` is the `splits.csv` of the networks to start from: what they were trained on is not held out.
+    `before` is the `splits.csv` of the networks to start from; their training scans are not held out.
     """
     file = config.split.file
     kept = {}

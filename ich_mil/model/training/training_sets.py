@@ -104,14 +104,14 @@ def learned_for(config: RunConfig, *use: str) -> set[str]:
 
 
 def learned_by(scans: Iterable[str], config: RunConfig) -> list[str]:
-    """What each scan trains: `learn` of its training set."""
+    """`learn` of the training set of each scan."""
     return [config.training_sets[name].learn for name in set_names([*scans], config)]
 
 
 def keeps_networks(config: RunConfig, scans: Iterable[str]) -> bool:
     """Whether the run fits heads alone, on the networks that it starts from.
 
-    That is so where no set is for networks, or where `scans` are few and `encoder.freeze` is not set.
+    True where no set trains networks, or where `scans` are few and `encoder.freeze` is not set.
     """
     if config.start is None:
         return False
