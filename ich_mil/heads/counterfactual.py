@@ -45,7 +45,7 @@ class ScanSamples(Protocol):
 
 def scan_logits(drawn: Iterable[ScanSamples]) -> Tensor:
     """Sampled scan logits (2, L, B) by the head's rule and by `SLICE_RULE`, for `Calibration`."""
-    pairs = [torch.stack([one.scan_logit, sampled_scan_logit(one.logits, SLICE_RULE)]) for one in drawn]
+    pairs = [torch.stack([draw.scan_logit, sampled_scan_logit(draw.logits, SLICE_RULE)]) for draw in drawn]
     return torch.cat(pairs, 2)
 
 
@@ -81,9 +81,9 @@ class Counterfactuals:
     @classmethod
     def join(cls, scans: Sequence["Counterfactuals"]) -> "Counterfactuals":
         """Concatenate the counterfactuals of several scans."""
-        runs = tuple(run for one in scans for run in one.runs)
-        extras = tuple(extra for one in scans for extra in one.extras)
-        return cls(torch.cat([one.scan_without for one in scans]), runs, extras)
+        runs = tuple(run for scan in scans for run in scan.runs)
+        extras = tuple(extra for scan in scans for extra in scan.extras)
+        return cls(torch.cat([scan.scan_without for scan in scans]), runs, extras)
 
 
 def slice_runs(reached: Sequence[bool] | np.ndarray) -> list[tuple[int, int]]:
@@ -100,19 +100,19 @@ def counterfactuals(
     slice_mean: Tensor,
     *,
     threshold: float,
-    places: Sequence[int] | None = None,
+    indices: Sequence[int] | None = None,
     calibration: Calibration | None = None,
 ) -> Counterfactuals:
     """Probability of one scan without each slice, each run of slices that reach the threshold, each extra.
 
     Args:
         draw: posterior samples of the scan.
-        slice_mean: probabilities of the slices in `places`.
+        slice_mean: probabilities of the slices in `indices`.
         threshold: smallest probability of a slice in a run.
-        places: increasing indices of the slices to remove in turn; None: all slices.
+        indices: increasing indices of the slices to remove in turn; None: all slices.
         calibration: calibration of the scan probability.
     """
-    own = range(draw.logits.shape[1]) if places is None else places
+    removed = range(draw.logits.shape[1]) if indices is None else indices
 
     def probability(logit: Tensor) -> float:
         p = torch.sigmoid(logit) if calibration is None else calibration.scan(logit)
@@ -124,10 +124,10 @@ def counterfactuals(
         return probability(draw.without(first, last))
 
     runs = (
-        SliceRun(own[first], own[last], without(own[first], own[last]))
+        SliceRun(removed[first], removed[last], without(removed[first], removed[last]))
         for first, last in slice_runs((slice_mean >= threshold).cpu().numpy())
     )
-    single = torch.tensor([without(n, n) for n in own], dtype=torch.float64)
+    single = torch.tensor([without(n, n) for n in removed], dtype=torch.float64)
     return Counterfactuals(single, (tuple(runs),), (tuple(draw.without_extras(probability)),))
 
 
@@ -146,14 +146,14 @@ def mean_counterfactuals(members: Sequence[Counterfactuals]) -> Counterfactuals:
 
 
 def _mean_extras(members: Sequence[Sequence[ExtraInstance]]) -> tuple[ExtraInstance, ...]:
-    """Mean over the members; empty where they take other inputs than each other."""
-    if len({tuple((one.kind, one.text) for one in own) for own in members}) > 1:
+    """Mean over the members; empty where their inputs differ."""
+    if len({tuple((extra.kind, extra.text) for extra in extras) for extras in members}) > 1:
         return ()
     return tuple(
         replace(
             same[0],
-            primary=float(np.mean([one.primary for one in same])),
-            scan_without=float(np.mean([one.scan_without for one in same])),
+            primary=float(np.mean([extra.primary for extra in same])),
+            scan_without=float(np.mean([extra.scan_without for extra in same])),
         )
         for same in zip(*members, strict=True)
     )

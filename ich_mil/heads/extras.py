@@ -92,7 +92,7 @@ class ExtraSources:
         rows = {str(scan): {str(n): float(v) for n, v in row.items()} for scan, row in covariates.iterrows()}
         extras = Extras(sentences, rows)
         if self and not extras:
-            named = ", ".join(str(one) for one in (texts, self.covariates) if one)
+            named = ", ".join(str(source) for source in (texts, self.covariates) if source)
             raise DataError(f"{named}: holds nothing of the scans ({name_some(wanted)}); check the scan ids")
         return extras
 
@@ -110,22 +110,22 @@ def states_result(statement: Statement) -> bool:
 def _sentences(source: Path, scans: list[str], *, guarded: bool) -> dict[str, tuple[str, ...]]:
     """Sentences of the texts of these scans; without texts that state the result if `guarded`."""
     wanted = set(scans)
-    reports = [one for one in read_reports(source, Columns(report="scan"))[0] if one.scan in wanted]
-    statements = read_sentences(reports)
-    stated = [own[0].scan for own in statements if any(map(states_result, own))] if guarded else []
-    if len(stated) > max(2, MOST_STATED * len(statements)):
+    reports = [report for report in read_reports(source, Columns(report="scan"))[0] if report.scan in wanted]
+    texts = read_sentences(reports)
+    stated = [text[0].scan for text in texts if any(map(states_result, text))] if guarded else []
+    if len(stated) > max(2, MOST_STATED * len(texts)):
         raise DataError(
-            f"{source}: {len(stated)} of {len(statements)} texts state whether there is a hemorrhage "
+            f"{source}: {len(stated)} of {len(texts)} texts state whether there is a hemorrhage "
             f"({name_some(stated)}): these are reports; give the requests, or name the table as reports "
             "to predict from them all the same"
         )
     if stated:
         say(f"{source}: texts that state the result, which are not used: {len(stated)}, {name_some(stated)}")
-    found: dict[str, tuple[str, ...]] = {}
-    for own in statements:
-        if own[0].scan not in stated:
-            found[own[0].scan] = found.get(own[0].scan, ()) + tuple(one.text for one in own)
-    return found
+    sentences: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        if (scan := text[0].scan) not in stated:
+            sentences[scan] = sentences.get(scan, ()) + tuple(statement.text for statement in text)
+    return sentences
 
 
 def read_covariates(path: Path) -> pd.DataFrame:
@@ -167,8 +167,8 @@ def _numbers(column: pd.Series, path: Path) -> pd.Series:
 
 def _years(age: str) -> float:
     """Years of a DICOM age (PS3.5 6.2, AS) such as 063Y; NaN for another text."""
-    found = re.fullmatch(r"(\d{1,3})([YMWD])", age)
-    return int(found[1]) * _AGE_UNITS[found[2]] if found else np.nan
+    match = re.fullmatch(r"(\d{1,3})([YMWD])", age)
+    return int(match[1]) * _AGE_UNITS[match[2]] if match else np.nan
 
 
 def _header_covariates(scans: list[str], prepared: PreparedSet | None) -> pd.DataFrame:

@@ -69,8 +69,8 @@ def make_results(
         if prepared is not None:
             ledger, content = ledger_entries(lines.get(scan, [])), prepared.scans.content[scan]
             facts = ScanFacts(ledger, content, folders.get(scan, ""), prepared.slices(scan))
-        parts = (features, predictions, explained, b, facts)
-        scans.append(scan_result(*parts, triage=triage, learned=learned, unlikeness=unlikeness[b]))
+        arguments = (features, predictions, explained, b, facts)
+        scans.append(scan_result(*arguments, triage=triage, learned=learned, unlikeness=unlikeness[b]))
     general = () if prepared is None else general_ledger(prepared)
     return Results(set_name, model, decision_rule(triage), tuple(scans), general)
 
@@ -79,9 +79,9 @@ def general_ledger(prepared: PreparedSet) -> tuple[LedgerEntry, ...]:
     """Ledger entries of files and studies that belong to no scan of a prepared set."""
     return ledger_entries(
         line | ({"file": prepared.folders.get(scan, "")} if line["code"] == Code.SCAN_EMPTY else {})
-        for scan, own in prepared.ledger_by_scan.items()
+        for scan, entries in prepared.ledger_by_scan.items()
         if scan not in prepared.scans.index
-        for line in own
+        for line in entries
     )
 
 
@@ -130,9 +130,9 @@ def scan_result(
     probability, std, interval = _numbers(predictions, "scan", b)
     ledger = facts.ledger
     if not scan_keys(scan, features.patients[b], facts.content).isdisjoint(learned):
-        ledger += (LedgerEntry(scan, "", Code.LEARNED_FROM, "it says more of this one than of a new one"),)
+        ledger += (LedgerEntry(scan, "", Code.LEARNED_FROM, "accuracy on it may exceed that on new scans"),)
     if unlikeness > 1:
-        detail = f"{unlikeness:.1f} times as far from them as they are; its probability may mislead"
+        detail = f"{unlikeness:.1f} times the threshold distance; its probability may mislead"
         ledger += (LedgerEntry(scan, "", Code.UNLIKE, detail),)
     return ScanPrediction(
         scan=scan,
@@ -159,7 +159,7 @@ def check_judged(results: Results, prepared: PreparedSet) -> None:
         if scan.scan not in prepared.scans.index:
             return False
         now = prepared.slices(scan.scan)
-        return now.sop.tolist() == [one.name for one in scan.slices] and _pixels(now) == scan.pixels
+        return now.sop.tolist() == [slice_.name for slice_ in scan.slices] and _pixels(now) == scan.pixels
 
     if changed := [scan.scan for scan in results.scans if not same(scan)]:
         raise DataError(
@@ -172,18 +172,16 @@ def _slices(
     features: FeatureSet,
     predictions: Predictions,
     explained: Counterfactuals,
-    about: pd.DataFrame | None,
+    slices: pd.DataFrame | None,
     b: int,
 ) -> Iterator[SliceResult]:
     start, stop = features.offsets[b : b + 2].tolist()
     for n in range(start, stop):
         probability, std, interval = _numbers(predictions, "slice", n)
         position, codes = None, ""
-        if about is not None:
-            position, codes = (
-                round(float(about.position_mm.iloc[n - start]), 3),
-                about.corrections.iloc[n - start],
-            )
+        if slices is not None:
+            position = round(float(slices.position_mm.iloc[n - start]), 3)
+            codes = slices.corrections.iloc[n - start]
         yield SliceResult(
             slice=n - start,
             name=features.slice_names[n],
@@ -205,13 +203,13 @@ def _decision(probability: float, interval: Interval, triage: Triage | None) -> 
 
 
 def _pixels(slices: pd.DataFrame) -> str:
-    return digest(*(one.encode() for one in slices.content))
+    return digest(*(content.encode() for content in slices.content))
 
 
-def _numbers(predictions: Predictions, level: str, place: int) -> tuple[float, float, Interval]:
+def _numbers(predictions: Predictions, level: str, index: int) -> tuple[float, float, Interval]:
     """Mean, standard deviation and interval of a scan or slice, rounded as in the files."""
     mean, std, low, high = (
-        round(float(getattr(predictions, f"{level}_{what}")[place]), DIGITS)
+        round(float(getattr(predictions, f"{level}_{what}")[index]), DIGITS)
         for what in ("mean", "std", "low", "high")
     )
     return mean, std, (low, high)
@@ -221,8 +219,9 @@ def _label(value: Any) -> int | None:
     return None if int(value) == UNKNOWN else int(value)
 
 
-def _extra(one: ExtraInstance) -> ExtraInstance:
-    return replace(one, primary=round(one.primary, DIGITS), scan_without=round(one.scan_without, DIGITS))
+def _extra(extra: ExtraInstance) -> ExtraInstance:
+    primary, without = round(extra.primary, DIGITS), round(extra.scan_without, DIGITS)
+    return replace(extra, primary=primary, scan_without=without)
 
 
 def _or_none(value: Any) -> float | None:

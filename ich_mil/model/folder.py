@@ -105,9 +105,9 @@ def read_run(folder: Path) -> dict[str, Any]:
     for name in (*MODEL_FILES, ENSEMBLE):
         if os.path.lexists(folder / name):
             check_regular(folder / name)
-    about = read_json(path, RUN_FORMAT)
+    metadata = read_json(path, RUN_FORMAT)
     try:
-        return about | {"config": build(_RunFile, about, trained=True).config.as_dict()}
+        return metadata | {"config": build(_RunFile, metadata, trained=True).config.as_dict()}
     except ValueError as error:
         raise ModelError(f"{path}: cannot be read ({error}); train again") from error
 
@@ -117,9 +117,9 @@ def run_config(folder: Path) -> RunConfig:
     return replace(build(RunConfig, read_run(folder)["config"]), out=folder)
 
 
-def derivation(about: dict[str, Any]) -> str:
+def derivation(metadata: dict[str, Any]) -> str:
     """How a model was made of finished runs: `recalibrated`, `joined`, or '' for a trained model."""
-    return "recalibrated" if "site" in about else "joined" if "joined" in about else ""
+    return "recalibrated" if "site" in metadata else "joined" if "joined" in metadata else ""
 
 
 def check_new(out: Path, kind: str) -> None:
@@ -143,7 +143,7 @@ def check_no_run(out: Path) -> None:
 
 def check_report(run: Path) -> dict[str, Any]:
     """Content of `run.json` of a trained run; others have no report and raise `ModelError`."""
-    about = read_run(run)
-    if kind := derivation(about):
+    metadata = read_run(run)
+    if kind := derivation(metadata):
         raise ModelError(f"{run}: is a {kind} model and has no report; use 'validate' or 'predict'")
-    return about
+    return metadata

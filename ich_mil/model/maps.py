@@ -83,7 +83,7 @@ def maps_file(folder: Path, scan: str) -> Path:
 
 def _source(scan: ScanPrediction, model: Provenance) -> str:
     """Digest of what the maps were computed from: the model's weights and the scan's slices."""
-    return digest(model.weights.encode(), *(one.name.encode() for one in scan.slices))
+    return digest(model.weights.encode(), *(slice_.name.encode() for slice_ in scan.slices))
 
 
 def write_maps(maps: ScanMaps | None, folder: Path, scan: ScanPrediction, model: Provenance) -> None:
@@ -119,10 +119,10 @@ def read_maps(folder: Path, scan: ScanPrediction, model: Provenance) -> ScanMaps
 
 def make_maps(model: TrainedModel, hu: np.ndarray, scan: ScanPrediction) -> ScanMaps | None:
     """Heatmaps of the `MAPPED` most probable slices of a scan (n, H, W); None if no member has a location."""
-    pairs = [(one.cnn, one.location) for one in model.members if one.cnn and one.location]
+    pairs = [(member.cnn, member.location) for member in model.members if member.cnn and member.location]
     if not pairs:
         return None
-    probability = np.array([one.probability for one in scan.slices])
+    probability = np.array([slice_.probability for slice_ in scan.slices])
     chosen = np.sort((-probability).argsort(kind="stable")[:MAPPED])
     cropped = pairs[0][0].encoder_settings.crop  # maps of whole slices and of heads cannot be averaged
     box = head_box(hu) if cropped else HeadBox.whole(hu)
@@ -133,5 +133,5 @@ def make_maps(model: TrainedModel, hu: np.ndarray, scan: ScanPrediction) -> Scan
         if cnn.encoder_settings.crop == cropped
     ]
     maps = probability[chosen, None, None] * np.stack(each)  # (L, k, h, w)
-    mean, std = (one.astype(np.float32) for one in (maps.mean(0), maps.std(0)))
+    mean, std = (values.astype(np.float32) for values in (maps.mean(0), maps.std(0)))
     return ScanMaps(chosen, mean, std, np.array(box) if cropped else None)

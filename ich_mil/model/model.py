@@ -77,7 +77,7 @@ class Member:
         folder: folder of its run.
         cnn: frozen CNN; None for a run on public features.
         head: head with its calibration.
-        own: for a member of an ensemble, the head's calibration, applied before that of the ensemble; None
+        calibration: for a member of an ensemble, that of the head, applied before that of the ensemble; None
             for a single run, or where the head is not calibrated.
         seed: seed of the samples.
         likeness: check of the likeness to the training scans; None where the run has none.
@@ -87,19 +87,19 @@ class Member:
     folder: Path
     cnn: AttentionCnn | None
     head: ScanHead
-    own: Calibration | None
+    calibration: Calibration | None
     seed: int
     likeness: Likeness | None
     location: Location | None = None
 
-    def calibration(self, joint: Calibration | None) -> Calibration | None:
-        """Calibration of the head's logits: `own`, followed by the `joint` calibration of the model."""
-        return self.own.then(joint) if self.own and joint else self.own or joint
+    def calibration_then(self, joint: Calibration | None) -> Calibration | None:
+        """Calibration of the head's logits: that of the member, followed by the `joint` one."""
+        return self.calibration.then(joint) if self.calibration and joint else self.calibration or joint
 
     def logits(self, features: FeatureSet, samples: int) -> Tensor:
-        """Sampled logits (2, L, B) of `scan_logits`, by scan rule and by slice rule, after `own` if any."""
+        """Sampled logits (2, L, B) of `scan_logits`, by scan rule and by slice rule, after `calibration`."""
         both = scan_logits(self.head.draw(features, samples, seed=self.seed)).cpu()
-        return both if self.own is None else self.own.logits(both)
+        return both if self.calibration is None else self.calibration.logits(both)
 
 
 @dataclass(frozen=True)
@@ -134,25 +134,26 @@ class TrainedModel:
         """
         if not 0 < share < 1:
             raise ConfigError(f"prevalence: must lie between 0 and 1, got {share}")
-        calibrations = [one.own for one in self.members] if self.calibration is None else [self.calibration]
-        if any(one is None or one.prevalence is None for one in calibrations):
+        joint, members = self.calibration, self.members
+        calibrations = [member.calibration for member in members] if joint is None else [joint]
+        moved = [c.at_prevalence(share) for c in calibrations if c and c.prevalence is not None]
+        if len(moved) < len(calibrations):
             raise ModelError(
                 f"{self.folder}: the share of positive scans behind its calibration is unknown; train or "
                 "recalibrate it with this version, or predict without a prevalence"
             )
-        joint, members = self.calibration, self.members
         if joint is not None:
-            joint = joint.at_prevalence(share)
+            (joint,) = moved
         else:
-            members = tuple(replace(one, own=one.own and one.own.at_prevalence(share)) for one in members)
-        about = self.provenance
-        moved = f"{about.calibration}; moved to a share of {share:.3g} positive scans"
-        weights = digest(about.weights.encode(), repr(share).encode())
+            members = tuple(replace(member, calibration=c) for member, c in zip(members, moved, strict=True))
+        provenance = self.provenance
+        method = f"{provenance.calibration}; moved to a share of {share:.3g} positive scans"
+        weights = digest(provenance.weights.encode(), repr(share).encode())
         return replace(
             self,
             members=members,
             calibration=joint,
-            provenance=replace(about, weights=weights, calibration=moved, prevalence=share),
+            provenance=replace(provenance, weights=weights, calibration=method, prevalence=share),
         )
 
     def check_input(self, *, pictures: bool) -> None:
@@ -196,14 +197,14 @@ class TrainedModel:
         positions = [None] * len(sizes) if z is None else z.split(sizes)
         pairs = zip(self.members, views.members, strict=True)
         drawn = [member.head.draw(view, self.samples, seed=member.seed) for member, view in pairs]
-        calibrations = [member.calibration(self.calibration) for member in self.members]
+        calibrations = [member.calibration_then(self.calibration) for member in self.members]
         for b, draws in enumerate(zip(*drawn, strict=True)):
-            places = [None if own is None else own[b] for own in views.common]
-            each = [one.probabilities(c) for one, c in zip(draws, calibrations, strict=True)]
-            sampled = pool(each, places)
-            if (own_z := positions[b]) is not None:
-                sampled = sampled._replace(slices=filtered(sampled.slices, own_z))
-            yield draws, places, sampled
+            indices = [None if common is None else common[b] for common in views.common]
+            each = [draw.probabilities(c) for draw, c in zip(draws, calibrations, strict=True)]
+            sampled = pool(each, indices)
+            if (scan_z := positions[b]) is not None:
+                sampled = sampled._replace(slices=filtered(sampled.slices, scan_z))
+            yield draws, indices, sampled
 
     def predict(self, views: Views) -> Predictions:
         """Calibrated probabilities, with sampled uncertainty, of the scans and slices of `views.features`."""
@@ -211,14 +212,14 @@ class TrainedModel:
 
     def explain(self, views: Views) -> tuple[Predictions, Counterfactuals]:
         """As `predict`, and scan probabilities without each slice, run of positive slices, or other input."""
-        calibrations = [member.calibration(self.calibration) for member in self.members]
+        calibrations = [member.calibration_then(self.calibration) for member in self.members]
         predictions, without = [], []
-        for draws, places, sampled in self._scans(views):
+        for draws, indices, sampled in self._scans(views):
             predictions.append(summarise([sampled]))
             mean = predictions[-1].slice_mean.round(decimals=DIGITS)  # as written to the files
             members = [
-                counterfactuals(one, mean, threshold=THRESHOLD, places=own, calibration=c)
-                for one, own, c in zip(draws, places, calibrations, strict=True)
+                counterfactuals(draw, mean, threshold=THRESHOLD, indices=common, calibration=c)
+                for draw, common, c in zip(draws, indices, calibrations, strict=True)
             ]
             without.append(mean_counterfactuals(members))
         return Predictions.join(predictions), Counterfactuals.join(without)
@@ -234,8 +235,8 @@ class TrainedModel:
         Mean over members of the ratio of score to threshold. Members without a likeness check are left out;
         NaN if no member has a check.
         """
-        pairs = zip(self.members, views.members, strict=True)
-        known = [one.likeness.scores(view) / one.likeness.threshold for one, view in pairs if one.likeness]
+        checks = zip((member.likeness for member in self.members), views.members, strict=True)
+        known = [check.scores(view) / check.threshold for check, view in checks if check]
         return np.mean(known, axis=0) if known else np.full(views.features.n_scans, np.nan)
 
 

@@ -205,7 +205,7 @@ def scan_table(results: Results) -> pd.DataFrame:
     of_all = {name: getattr(results.model, name) for name in ("prevalence", "trained_on")}
     rows = []
     for scan in results.scans:
-        codes = "|".join(sorted({code for one in scan.slices for code in one.corrections}))
+        codes = "|".join(sorted({code for slice_ in scan.slices for code in slice_.corrections}))
         rows.append(vars(scan) | _bounds(scan) | of_all | {"decided_by": decided_by, "corrections": codes})
     return _table(rows, SCAN_COLUMNS, floats=("unlikeness", "prevalence"))
 
@@ -214,14 +214,14 @@ def slice_table(results: Results) -> pd.DataFrame:
     """Table with a row per slice, columns `SLICE_COLUMNS`; `slice` counts from 1, the lowest of a scan."""
     rows = []
     for scan in results.scans:
-        for one in scan.slices:
-            own = {"scan": scan.scan, "slice": one.slice + 1, "corrections": "|".join(one.corrections)}
-            rows.append(vars(one) | _bounds(one) | own)
+        for slice_ in scan.slices:
+            row = {"scan": scan.scan, "slice": slice_.slice + 1, "corrections": "|".join(slice_.corrections)}
+            rows.append(vars(slice_) | _bounds(slice_) | row)
     return _table(rows, SLICE_COLUMNS, floats=("position_mm", "scan_without"))
 
 
-def _bounds(one: ScanPrediction | SliceResult) -> dict[str, Any]:
-    return dict(zip(("low", "high"), one.interval_95, strict=True))
+def _bounds(result: ScanPrediction | SliceResult) -> dict[str, Any]:
+    return dict(zip(("low", "high"), result.interval_95, strict=True))
 
 
 def _table(rows: list[dict[str, Any]], columns: list[str], *, floats: tuple[str, ...]) -> pd.DataFrame:
@@ -231,8 +231,8 @@ def _table(rows: list[dict[str, Any]], columns: list[str], *, floats: tuple[str,
 def _numbered(content: Any, by: int) -> Any:
     """The JSON tree of `Results` with its slice numbers shifted."""
     for scan in content["scans"]:
-        for one in scan["slices"]:
-            one["slice"] += by
+        for slice_ in scan["slices"]:
+            slice_["slice"] += by
         for run in scan["runs"]:
             run |= {"first": run["first"] + by, "last": run["last"] + by}
     return content
@@ -251,8 +251,8 @@ def read_results(folder: str | Path) -> Results:
     path = Path(folder) / "predictions.json"
     try:
         content: dict[str, Any] = {**json.loads(path.read_text(encoding="utf-8"))}
-        if (found := content.pop("format")) != FORMAT:
-            raise DataError(f"{path}: is of another version ({found}, this one: {FORMAT}); predict again")
+        if (version := content.pop("format")) != FORMAT:
+            raise DataError(f"{path}: is of another version ({version}, this one: {FORMAT}); predict again")
         content = _numbered(content, -1)
         results = Results(
             set=content["set"],
@@ -267,7 +267,7 @@ def read_results(folder: str | Path) -> Results:
         ) from error
     if not results.scans:
         raise DataError(f"{path}: holds no scan; predict again")
-    counts = Counter(one.scan for one in results.scans)
+    counts = Counter(scan.scan for scan in results.scans)
     if twice := sorted(scan for scan, count in counts.items() if count > 1):
         raise DataError(f"{path}: duplicate scans {name_some(twice)}; predict again")
     return results
@@ -276,17 +276,17 @@ def read_results(folder: str | Path) -> Results:
 def _read_scan(content: dict[str, Any]) -> ScanPrediction:
     if content["decision"] not in DECISIONS:
         raise ValueError(f"decision {content['decision']!r} is none of {', '.join(DECISIONS)}")
-    slices = [
-        _checked(one) | {"corrections": tuple(map(Code, one["corrections"]))} for one in content["slices"]
-    ]
-    parts = {
-        "runs": tuple(Run(**one) for one in content["runs"]),
-        "slices": tuple(SliceResult(**one) for one in slices),
+    fields = {
+        "runs": tuple(Run(**run) for run in content["runs"]),
+        "slices": tuple(
+            SliceResult(**_checked(slice_) | {"corrections": tuple(map(Code, slice_["corrections"]))})
+            for slice_ in content["slices"]
+        ),
         "ledger": ledger_entries(content["ledger"]),
-        "kinds": tuple(KindResult(**_checked(one)) for one in content["kinds"]),
-        "extras": tuple(ExtraInstance(**one) for one in content.get("extras", ())),
+        "kinds": tuple(KindResult(**_checked(kind)) for kind in content["kinds"]),
+        "extras": tuple(ExtraInstance(**extra) for extra in content.get("extras", ())),
     }
-    return ScanPrediction(**_checked(content) | parts)
+    return ScanPrediction(**_checked(content) | fields)
 
 
 def _checked(content: dict[str, Any]) -> dict[str, Any]:

@@ -33,8 +33,8 @@ def _calibration(calibration: Calibration | None, site: dict[str, Any] | None, o
         return ""
     if site is None:
         share = calibration.prevalence
-        told = "" if share is None else f", {share:.0%} of them positive"
-        return f"Platt scaling{of} on held-out scans{told}"
+        positive = "" if share is None else f", {share:.0%} of them positive"
+        return f"Platt scaling{of} on held-out scans{positive}"
     scans = f"{site['scans']} labelled scans of the site, {site['positive']} of them positive"
     return f"sigmoid, its intercept fitted to {scans}"
 
@@ -46,20 +46,20 @@ def load_model(folder: str | Path) -> TrainedModel:
         ModelError: the run is not finished, damaged, or of another version.
     """
     folder = run_folder(folder)
-    about = read_run(folder)
-    return _load_ensemble(folder, about) if "members" in about else _load_run(folder, about)
+    metadata = read_run(folder)
+    return _load_ensemble(folder, metadata) if "members" in metadata else _load_run(folder, metadata)
 
 
-def _load_run(folder: Path, about: dict[str, Any]) -> TrainedModel:
+def _load_run(folder: Path, metadata: dict[str, Any]) -> TrainedModel:
     """Model of a single run."""
-    names = ("cnn", "head") if about["cnn"] else ("head",)
+    names = ("cnn", "head") if metadata["cnn"] else ("head",)
     files = [folder / f"{name}{end}" for name in names for end in (".json", ".safetensors")]
     if missing := [path.name for path in files if not path.is_file()]:
         raise ModelError(
             f"{folder}: its training is not finished, {missing[0]} is not there; go on with --resume"
         )
-    cnn = load_cnn(folder) if about["cnn"] else None
-    config = about["config"]
+    cnn = load_cnn(folder) if metadata["cnn"] else None
+    config = metadata["config"]
     location = None if cnn is None else Location.load(folder, cnn.channels)
     if location is not None:
         files.append(folder / LOCATION)
@@ -67,18 +67,18 @@ def _load_run(folder: Path, about: dict[str, Any]) -> TrainedModel:
     head = family.load(folder, n_features=None if cnn is None else cnn.settings.features)
     return _model(
         folder,
-        about,
+        metadata,
         members=(Member(folder, cnn, head, None, config["seed"], Likeness.load(folder), location),),
         calibration=head.calibration,
         name=head.name,
         weights=[path.read_bytes() for path in files],
-        calibrated=_calibration(head.calibration, about.get("site")),
+        calibrated=_calibration(head.calibration, metadata.get("site")),
     )
 
 
 def _model(
     folder: Path,
-    about: dict[str, Any],
+    metadata: dict[str, Any],
     *,
     members: tuple[Member, ...],
     calibration: Calibration | None,
@@ -86,19 +86,19 @@ def _model(
     weights: list[bytes],
     calibrated: str,
 ) -> TrainedModel:
-    """Model with the settings in its `run.json`, `about`."""
-    config = about["config"]
+    """Model with the settings in its `run.json`, `metadata`."""
+    config = metadata["config"]
     settings = json.dumps([AVERAGE_TO_MM, config["samples"], config["seed"]]).encode()
-    last = [one.own for one in members] if calibration is None else [calibration]
-    shares = [one.prevalence for one in last if one and one.prevalence]
+    calibrations = [member.calibration for member in members] if calibration is None else [calibration]
+    shares = [c.prevalence for c in calibrations if c and c.prevalence]
     provenance = Provenance(
         name=name,
         version=__version__,
         weights=digest(*weights, settings),
-        config=about["config_hash"],
+        config=metadata["config_hash"],
         calibration=calibrated,
-        trained_on=about["trained_on"],
-        prevalence=sum(shares) / len(shares) if len(shares) == len(last) else None,
+        trained_on=metadata["trained_on"],
+        prevalence=sum(shares) / len(shares) if len(shares) == len(calibrations) else None,
     )
     return TrainedModel(
         folder,
@@ -119,31 +119,31 @@ class _EnsembleFile:
     calibration: Calibration | None
 
 
-def _load_ensemble(folder: Path, about: dict[str, Any]) -> TrainedModel:
+def _load_ensemble(folder: Path, metadata: dict[str, Any]) -> TrainedModel:
     path = folder / ENSEMBLE
     models = []
-    for name in about["members"]:
-        own = read_run(folder / name)
-        if "members" in own:
-            raise ModelError(f"{folder / name}: is an ensemble, not a member of one; join its members")
-        models.append(_load_run(folder / name, own))
+    for name in metadata["members"]:
+        member_metadata = read_run(folder / name)
+        if "members" in member_metadata:
+            raise ModelError(f"{folder / name}: is an ensemble and cannot be a member; join its members")
+        models.append(_load_run(folder / name, member_metadata))
     if not path.is_file():
         raise ModelError(
             f"{folder}: its training is not finished, {path.name} is not there; go on with --resume"
         )
     calibration = record(_EnsembleFile, read_json(path, ENSEMBLE_FORMAT), path).calibration
     members = tuple(ensemble_member(model) for model in models)
-    for one in members:
-        if (final := one.calibration(calibration)) is not None:
+    for member in members:
+        if (final := member.calibration_then(calibration)) is not None:
             try:
-                final.check(one.head.settings.variant.rule)
+                final.check(member.head.settings.variant.rule)
             except ValueError as error:
-                raise ModelError(f"{path}: {error} of {one.folder}; train again") from error
+                raise ModelError(f"{path}: {error} of {member.folder}; train again") from error
     names = Counter(model.provenance.name for model in models)
-    calibrated = _calibration(calibration, about.get("site"), " of members and of their mixture")
+    calibrated = _calibration(calibration, metadata.get("site"), " of members and of their mixture")
     return _model(
         folder,
-        about,
+        metadata,
         members=members,
         calibration=calibration,
         name=f"{', '.join(f'{count} x {name}' for name, count in names.items())}, mixture",
@@ -169,7 +169,7 @@ def learned_table(folder: Path) -> pd.DataFrame:
 
 def ensemble_member(model: TrainedModel) -> Member:
     """Convert a single run to a member of an ensemble."""
-    return replace(model.members[0], own=model.members[0].head.calibration)
+    return replace(model.members[0], calibration=model.members[0].head.calibration)
 
 
 def samples_each(samples: int, members: int) -> int:

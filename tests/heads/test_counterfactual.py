@@ -89,7 +89,7 @@ def test_places_are_the_slices_to_remove(head, new):
     one = max(drawn(head, new), key=lambda one: one.f.shape[1])
     every = counterfactuals(one, torch.zeros(one.f.shape[1]), threshold=0.5).scan_without
     places = list(range(0, one.f.shape[1] - 1, 2))
-    some = counterfactuals(one, torch.ones(len(places)), threshold=0.5, places=places)
+    some = counterfactuals(one, torch.ones(len(places)), threshold=0.5, indices=places)
     assert torch.equal(some.scan_without, every[places])
     ((run,),) = some.runs
     assert (run.first, run.last) == (0, places[-1])

@@ -219,7 +219,7 @@ def test_a_head_larger_than_its_file_is_refused_before_it_is_built(run):
 
 def test_a_joint_calibration_of_another_rule_is_refused(both):
     change(both / "member_0" / "head.json", "calibration", "null")
-    assert load_model(both).members[0].own is None
+    assert load_model(both).members[0].calibration is None
     change(both / "ensemble.json", "calibration.rule", '"noisy_or"')
     refused(both, "ensemble.json")
 

@@ -47,8 +47,8 @@ def read_reference(folder: Path, *, rate: float, seed: int) -> DriftAlarm:
             f"{folder}: keeps no reference scans: fewer than {LEAST_BATCH} scans of several slices are new "
             "to its network, or it has none; hold out more with split, or train with --from headct-base"
         )
-    tensors, about = read_tensors(path)
-    if about.get("format") != FORMAT:
+    tensors, metadata = read_tensors(path)
+    if metadata.get("format") != FORMAT:
         raise ModelError(f"{path}: is of another version; train again")
     table, score, patient = (tensors[name].numpy() for name in ("table", "score", "patient"))
     names = column_names((table.shape[1] - 1) // 2)

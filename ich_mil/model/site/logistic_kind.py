@@ -30,7 +30,7 @@ REFITS = 50
 
 @dataclass(frozen=True)
 class LogisticKind:
-    """A fitted model; `fit` makes it.
+    """Fitted logistic regression with its refits.
 
     Attributes:
         widths: D_h (d,).
@@ -77,7 +77,7 @@ class LogisticKind:
     def predict_proba(
         self, sources: Mapping[str, np.ndarray], *, return_std: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Probability of no kind and of the kind (B, 2), and if asked for its deviation over the refits."""
+        """Probability (B, 2) of no kind and of the kind; with `return_std` also its deviation over refits."""
         z = (np.hstack(list(sources.values())) - self.mean) / self.scale
         p = expit(z @ self.coefficients.T + self.intercepts)  # (B, L)
         mean, std = np.stack([1 - p.mean(1), p.mean(1)], 1), p.std(1)

@@ -60,37 +60,37 @@ def recalibrate_run(site: Site, *, model: Path, out: Path) -> None:
     with alone(out, doing="writing"):
         check_new(out, "recalibrated")
         prepared = site.prepare(out / "site")  # a fault of the labels shows before the model is loaded
-        trained, own = _calibrated(model)
+        trained, old = _calibrated(model)
         measured = site.measured(trained, prepared, out / "site")
         features = measured.features
         with named(site.root):
             _check_site(features)
             logits = trained.logits(measured.views)[0]
-            table = _table(logits, features, own, trained.seed)
+            table = _table(logits, features, old, trained.seed)
             if table.auc[0] <= 0.5:
                 raise DataError(
                     f"the model does not rank these scans (AUC {table.auc[0]:.3f}), or their labels are "
                     "swapped; recalibration cannot help"
                 )
-        new = recalibrate(logits, features.labels.numpy(), own)
+        new = recalibrate(logits, features.labels.numpy(), old)
         _write_all_but_head(trained, measured, out)
         write_csv(out / "recalibration.csv", table)
         save_calibration(trained, new, out)  # last, as it marks the run as finished
-    say(*_summary(table, own, new), f"{out}: use it as --model")
+    say(*_summary(table, old, new), f"{out}: use it as --model")
 
 
 def _calibrated(model: Path) -> tuple[TrainedModel, Calibration]:
     """The model and its calibration. `ModelError`: it is not finished, or not calibrated."""
     trained = load_model(model)
-    own = trained.calibration
-    if own is None and all(member.own for member in trained.members):
-        own = Calibration()  # identity: an ensemble with calibrated members but no joint calibration
-    if own is None:
+    calibration = trained.calibration
+    if calibration is None and all(member.calibration for member in trained.members):
+        calibration = Calibration()  # identity: an ensemble with calibrated members but no joint calibration
+    if calibration is None:
         raise ModelError(
             f"{model}: is not calibrated (head.calibration is none, or its AUC on held-out scans is at most "
             "0.5); train a calibrated model"
         )
-    return trained, own
+    return trained, calibration
 
 
 def _check_site(features: FeatureSet) -> None:
@@ -107,13 +107,13 @@ def _check_site(features: FeatureSet) -> None:
         )
 
 
-def _table(logits: Tensor, features: FeatureSet, own: Calibration, seed: int) -> pd.DataFrame:
+def _table(logits: Tensor, features: FeatureSet, calibration: Calibration, seed: int) -> pd.DataFrame:
     """Table with a row per metric: before, after (cross-fitted), 95 % of resampled differences, counts."""
     labels = features.labels.numpy()
-    before = scan_metrics(labels, own.scan(logits).mean(0).numpy())
-    found = [cross_fitted(logits, labels, features.patients, own, seed=k) for k in range(DIVISIONS)]
-    after = pd.DataFrame([scan_metrics(labels, one) for one in found]).mean()
-    resampled = refitted_differences(logits, labels, features.patients, own, seed=seed)
+    before = scan_metrics(labels, calibration.scan(logits).mean(0).numpy())
+    held = [cross_fitted(logits, labels, features.patients, calibration, seed=k) for k in range(DIVISIONS)]
+    after = pd.DataFrame([scan_metrics(labels, p) for p in held]).mean()
+    resampled = refitted_differences(logits, labels, features.patients, calibration, seed=seed)
     rows = []
     for metric in SHOWN:
         low, high = np.quantile(resampled[metric], [0.025, 0.975])
@@ -133,8 +133,8 @@ def _write_all_but_head(trained: TrainedModel, measured: MeasuredSet, out: Path)
     for member in trained.members:
         if member.folder != trained.folder:
             copy_run(member.folder, out / member.folder.name)
-    own = CnnSigmoid.load(trained.folder / CNN_SIGMOID)
-    if own and (new := own.at_site(features.cnn_scan, features.labels)):
+    sigmoid = CnnSigmoid.load(trained.folder / CNN_SIGMOID)
+    if sigmoid and (new := sigmoid.at_site(features.cnn_scan, features.labels)):
         new.save(out / CNN_SIGMOID)
     write_splits(_splits(learned_table(trained.folder), scans), out / "splits.csv")
 
@@ -148,13 +148,13 @@ def _splits(splits: pd.DataFrame, scans: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([splits[kept], site], ignore_index=True)
 
 
-def _summary(table: pd.DataFrame, own: Calibration, new: Calibration) -> list[str]:
+def _summary(table: pd.DataFrame, old: Calibration, new: Calibration) -> list[str]:
     """Change of the metrics in words, for the console."""
     first = table.iloc[0]
     share = f"{first.positives / first.n:.0%}"
     lines = [
         f"{first.n} labelled scans of {first.patients} patients, {first.positives} positive ({share}); AUC "
-        f"{first.auc:.3f}. Intercept: {own.intercept:.3f} before, {new.intercept:.3f} after.",
+        f"{first.auc:.3f}. Intercept: {old.intercept:.3f} before, {new.intercept:.3f} after.",
         f"Metrics of held-out patients, mean of {DIVISIONS} divisions into folds; in brackets 95 % of "
         "resamples of patients (few scans: mostly sampling noise):",
     ]

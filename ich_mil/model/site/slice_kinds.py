@@ -2,7 +2,7 @@
 
 In: features of predicted scans, or of the held-out scans of a run, and `stage_2_train.csv`. Out: a folder
 with one model per target and `slice_kinds.json`; with it `ich-mil predict --kinds` writes `submission.csv`.
-The features are those of the frozen networks. A target that is too rare in training has its share there.
+Features are those of the frozen networks. A target too rare to fit is predicted by its share in training.
 
 Shapes: N slices.
 """
@@ -39,7 +39,7 @@ from ich_mil.sets.views import Views
 FORMAT = "ich_mil.slice_kinds.1"
 DESCRIPTION = "slice_kinds.json"
 FEWEST = 5
-"""Fewest slices with a target, and without it, to fit a model of it."""
+"""Minimum of slices with a target, and without it, to fit its model."""
 FOLDS = 5
 Sources = Mapping[str, np.ndarray]
 
@@ -68,9 +68,9 @@ def train_slice_kinds(folder: Path, *, kinds: Path, model: Path, out: Path) -> N
         }
         fitted = SliceKinds.fit(sources, y)
         fitted.save(out, {"weights": weights, "slices": len(y), "patients": len(set(owner))}, measured)
-    for place, kind in enumerate(KINDS):
-        rare = "" if fitted.models[place] else ", too rare for a model: its share is predicted"
-        say(f"{kind}: {y[:, place].sum()} of {len(y)} slices{rare}")
+    for column, kind in enumerate(KINDS):
+        rare = "" if fitted.models[column] else ", too rare for a model: its share is predicted"
+        say(f"{kind}: {y[:, column].sum()} of {len(y)} slices{rare}")
     of = {name: f"{value:.4f} [{ends.low:.4f}, {ends.high:.4f}]" for name, (value, ends) in measured.items()}
     say(
         f"weighted log-loss of {len(set(owner))} patients in held-out folds: {of['weighted_log_loss']}, of "
@@ -140,8 +140,8 @@ class SliceKinds:
     def fit(cls, sources: Sources, y: np.ndarray) -> Self:
         """Fit to features (N, D_h) by network and labels (N, 6)."""
         models = tuple(
-            None if min(own.sum(), len(own) - own.sum()) < FEWEST else LogisticKind.fit(sources, own, None)
-            for own in y.T
+            LogisticKind.fit(sources, labels, None) if FEWEST <= labels.sum() <= len(y) - FEWEST else None
+            for labels in y.T
         )
         return cls(models, (y.sum(0) + 1) / (len(y) + 2))
 
@@ -155,7 +155,7 @@ class SliceKinds:
         return np.stack(columns, 1)
 
     def save(
-        self, out: Path, about: Mapping[str, Any], measured: Mapping[str, tuple[float, Interval]]
+        self, out: Path, metadata: Mapping[str, Any], measured: Mapping[str, tuple[float, Interval]]
     ) -> None:
         """Write the models, then `slice_kinds.json` with their held-out measures."""
         files = []
@@ -165,21 +165,21 @@ class SliceKinds:
                 model.save(out / files[-1])
         numbers = {name: [value, ends.low, ends.high] for name, (value, ends) in measured.items()}
         kinds = {"kinds": list(KINDS), "files": files, "shares": self.shares.tolist()}
-        write_json(out / DESCRIPTION, {"format": FORMAT, "notice": NOTICE, **about, **kinds, **numbers})
+        write_json(out / DESCRIPTION, {"format": FORMAT, "notice": NOTICE, **metadata, **kinds, **numbers})
 
     @classmethod
     def load(cls, folder: Path, *, weights: str) -> Self:
         """Read what `train_slice_kinds` wrote. `ModelError`: damaged, or of a model of other weights."""
         path = folder / DESCRIPTION
-        about = read_json(path, FORMAT)
+        metadata = read_json(path, FORMAT)
         try:
-            own, files = about["weights"], [str(name) for name in about["files"]]
-            shares = np.array(about["shares"], np.float64)
+            stored_weights, files = metadata["weights"], [str(name) for name in metadata["files"]]
+            shares = np.array(metadata["shares"], np.float64)
             if len(files) != len(KINDS) or shares.shape != (len(KINDS),):
                 raise ValueError(f"it has not {len(KINDS)} targets")
         except (ValueError, TypeError, KeyError) as error:
             raise ModelError(f"{path}: cannot be read ({error}); run 'ich-mil subtype' again") from error
-        if own != weights:
+        if stored_weights != weights:
             raise ModelError(f"{folder}: belongs to another model; run 'ich-mil subtype' with this one")
         models = tuple(LogisticKind.load(folder / name) if name else None for name in files)
         return cls(models, shares)
@@ -190,7 +190,7 @@ class SliceKinds:
         A slice that averages several images stands for each of them. An image without a prediction, as a
         refused file or a repeated slice, has the shares in training.
         """
-        known = {image: p for own in views for image, p in self._images(own, prepared)}
+        known = {image: p for scan_views in views for image, p in self._images(scan_views, prepared)}
         files = {Path(name).stem: None for name in every_file(root, root) if name.lower().endswith(".dcm")}
         images = [*known, *(name for name in files if name not in known)]
         write_submission(path, images, np.stack([known.get(image, self.shares) for image in images]))

@@ -44,14 +44,14 @@ NOT_KINDS = frozenset({"scan", "label", "patient", "probability", "any"})
 """Columns of the CSV that name no kind."""
 FOLDS = 5
 Fold = tuple[np.ndarray, np.ndarray]
-"""Places of the scans to train on, and of the held-out scans."""
+"""Indices of the scans to train on, and of the held-out scans."""
 SAMPLER: Mapping[str, Any] = {"chains": 4, "burn_in": 300, "draws": 300}
 KindModel = LogisticKind | MultiKernelGP
 
 
 def _embed(views: Views) -> dict[str, np.ndarray]:
     """Mean and maximum over slices of the features of each network: name -> (B, 2D)."""
-    return {f"network {k}": _mean_and_max(one) for k, one in enumerate(views.members)}
+    return {f"network {k}": _mean_and_max(view) for k, view in enumerate(views.members)}
 
 
 def _mean_and_max(features: FeatureSet) -> np.ndarray:
@@ -78,7 +78,7 @@ def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path, kernels: b
     with alone(out, doing="writing"):
         if (out / DESCRIPTION).exists():
             raise ConfigError(f"{out}: holds kinds already; choose another --out")
-        found: list[dict[str, Any]] = []
+        entries: list[dict[str, Any]] = []
         for name in progress(table.columns, total=table.shape[1], what="kinds", unit="kind"):
             y = table[name].to_numpy()
             folds = folds_by_patient(y, patients)
@@ -89,10 +89,10 @@ def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path, kernels: b
             auc, loss, base_loss = (
                 float(x) for x in (roc_auc_score(y, p), log_loss(y, p), log_loss(y, base))
             )
-            about = {"name": name, "file": f"kind_{len(found)}.safetensors", "scans": len(y)}
-            about |= {"positive": int(y.sum()), "auc": auc, "log_loss": loss, "base_log_loss": base_loss}
-            _fit(sources, y, patients, kernels=kernels).save(out / str(about["file"]))
-            found.append(about)
+            entry = {"name": name, "file": f"kind_{len(entries)}.safetensors", "scans": len(y)}
+            entry |= {"positive": int(y.sum()), "auc": auc, "log_loss": loss, "base_log_loss": base_loss}
+            _fit(sources, y, patients, kernels=kernels).save(out / str(entry["file"]))
+            entries.append(entry)
             say(
                 f"{name}: {y.sum()} of {len(y)} scans; held-out AUC {auc:.3f}, log-loss {loss:.3f}, "
                 f"less that of the base rate {with_interval(log_loss_less(y, p, base, patients))}"
@@ -102,10 +102,10 @@ def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path, kernels: b
                 less = log_loss_less(y, p, logistic, patients)
                 words = f"{with_interval(less)}; {advice(less[1])}"
                 say(f"{name}: log-loss less that of logistic regression {words}")
-        if not found:
+        if not entries:
             raise DataError(f"{kinds}: no kind has enough scans with and without it; label more scans")
-        about = {"format": FORMAT, "weights": trained.provenance.weights, "notice": NOTICE}
-        write_json(out / DESCRIPTION, about | {"kernels": kernels, "kinds": found})
+        metadata = {"format": FORMAT, "weights": trained.provenance.weights, "notice": NOTICE}
+        write_json(out / DESCRIPTION, metadata | {"kernels": kernels, "kinds": entries})
     say(f"{out}: use it as --kinds")
 
 
@@ -210,17 +210,17 @@ class Kinds:
         path = folder / DESCRIPTION
         if not path.is_file():
             raise ModelError(f"{folder}: holds no kinds of bleed; name a folder of 'ich-mil subtype'")
-        about = read_json(path, FORMAT)
+        metadata = read_json(path, FORMAT)
         try:
-            given, own = about["kinds"], about["weights"]
-            loader = MultiKernelGP if about["kernels"] else LogisticKind
-            auc = {one["name"]: float(one["auc"]) for one in given}
-            files = {one["name"]: folder / one["file"] for one in given}
+            entries, stored_weights = metadata["kinds"], metadata["weights"]
+            loader = MultiKernelGP if metadata["kernels"] else LogisticKind
+            auc = {entry["name"]: float(entry["auc"]) for entry in entries}
+            files = {entry["name"]: folder / entry["file"] for entry in entries}
         except (ValueError, TypeError, KeyError) as error:
             raise ModelError(
                 f"{path}: cannot be read as kinds of bleed ({error}); name a folder of 'ich-mil subtype'"
             ) from error
-        if own != weights:
+        if stored_weights != weights:
             raise ModelError(f"{folder}: belongs to another model; run 'ich-mil subtype' with this one")
         return cls({name: loader.load(file) for name, file in files.items()}, auc)
 
@@ -229,8 +229,8 @@ class Kinds:
         sources, kinds = _embed(views), []
         for name, model in self.models.items():
             mean, std = model.predict_proba(sources, return_std=True)
-            about = (*_leading_source(model), self.held_out_auc[name])
-            kinds.append(_result(name, float(mean[0, 1]), float(std[0, 1]), *about))
+            source = _leading_source(model)
+            kinds.append(_result(name, float(mean[0, 1]), float(std[0, 1]), *source, self.held_out_auc[name]))
         return tuple(kinds)
 
 

@@ -44,47 +44,47 @@ def calibrate_triage(folder: Path, labels: ScanLabels | None, out: Path, **guara
             f"{folder}: the model was stopped and calibrated on these scans, which rules out a guarantee; "
             "name a folder of 'validate'"
         )
-    if seen := [one.scan for one in results.scans if Code.LEARNED_FROM in {e.code for e in one.ledger}]:
+    if seen := [scan.scan for scan in results.scans if Code.LEARNED_FROM in {e.code for e in scan.ledger}]:
         raise DataError(
             f"{folder}: the model was trained or calibrated on patients of {len(seen)} of its scans: "
             f"{name_some(seen)}, which rules out a guarantee; predict scans of other patients"
         )
-    scans = [one.scan for one in results.scans]
+    scans = [scan.scan for scan in results.scans]
     if labels is None:
-        known = [UNKNOWN if one.label is None else one.label for one in results.scans]
-        patients = [one.patient for one in results.scans]
+        known = [UNKNOWN if scan.label is None else scan.label for scan in results.scans]
+        patients = [scan.patient for scan in results.scans]
         if set(known) == {UNKNOWN}:
             raise DataError(f"{folder}: no scan has a label; name a file with --labels")
     else:
         given = _labels(labels, results, folder)
         known = given.label.reindex(scans, fill_value=UNKNOWN).tolist()
-        patients = [given.patient.get(one.scan, one.patient) for one in results.scans]
+        patients = [given.patient.get(scan.scan, scan.patient) for scan in results.scans]
     with named(labels.path if labels else folder):
         triage = fit_triage(
             np.array(known),
-            np.array([one.probability for one in results.scans]),
+            np.array([scan.probability for scan in results.scans]),
             patients=patients,
             **guarantee,
         )
     called = _called(_decided(results, triage))
-    about = {"called": called, "model_weights": results.model.weights, "notice": NOTICE}
-    write_json(out, triage.as_dict() | about)
+    metadata = {"called": called, "model_weights": results.model.weights, "notice": NOTICE}
+    write_json(out, triage.as_dict() | metadata)
     say(f"{out}: {triage.guarantees}", f"of the {len(scans)} scans: {_in_words(called)}")
     return triage
 
 
 def _decided(results: Results, triage: Triage) -> Results:
     """The results with the decisions of `triage`; a scan that was not seen whole is never called negative."""
-    calls = triage.decide(np.array([one.probability for one in results.scans])).tolist()
+    calls = triage.decide(np.array([scan.probability for scan in results.scans])).tolist()
     scans = zip(results.scans, calls, strict=True)
     return replace(
-        results, scans=tuple(replace(one, decision=whole_only(call, one.ledger)) for one, call in scans)
+        results, scans=tuple(replace(scan, decision=whole_only(call, scan.ledger)) for scan, call in scans)
     )
 
 
 def _called(results: Results) -> dict[str, int]:
     """Number of scans by decision."""
-    return {word: sum(one.decision == word for one in results.scans) for word in DECISIONS}
+    return {word: sum(scan.decision == word for scan in results.scans) for word in DECISIONS}
 
 
 def _in_words(called: Mapping[str, int]) -> str:
@@ -96,26 +96,26 @@ def _in_words(called: Mapping[str, int]) -> str:
 
 def _labels(table: ScanLabels, results: Results, folder: Path) -> pd.DataFrame:
     """Label and patient of each labelled scan."""
-    folders = [(one.scan, one.folder) for one in results.scans]
+    folders = [(scan.scan, scan.folder) for scan in results.scans]
 
     def more() -> Iterator[tuple[str, str]]:
         """Accession numbers and series, while the DICOM files are there."""
         with suppress(DataError):
             prepared = open_prepared(folder / "prepared")
-            for one in results.scans:
+            for scan in results.scans:
                 texts = study_texts(
-                    prepared_study(prepared, one.scan), ("AccessionNumber", "SeriesInstanceUID")
+                    prepared_study(prepared, scan.scan), ("AccessionNumber", "SeriesInstanceUID")
                 )
-                yield from ((one.scan, text) for text in texts.values())
+                yield from ((scan.scan, text) for text in texts.values())
 
     given, reading = table.match(ScanNames(folder_names(folders)), more)
     say(f"{reading}{unlabelled(len(folders) - len(given))}")
     if "patient" not in given:
-        return given.assign(patient=pd.Series({one.scan: one.patient for one in results.scans}))
+        return given.assign(patient=pd.Series({scan.scan: scan.patient for scan in results.scans}))
     if (given.patient == "").any():
-        scan = given.index[given.patient == ""][0]
+        first = given.index[given.patient == ""][0]
         raise DataError(
-            f"{table.path}: scan {scan}: patient is empty; name one for each scan, or drop the column"
+            f"{table.path}: scan {first}: patient is empty; fill it for each scan, or drop the column"
         )
     return given
 
@@ -129,16 +129,16 @@ def read_triage(thresholds: Path, *, weights: str) -> Triage:
     """
     try:
         content: dict[str, Any] = {**json.loads(thresholds.read_text(encoding="utf-8"))}
-        found = content.pop("model_weights")
+        model_weights = content.pop("model_weights")
         content.pop("notice")
         content.pop("called", None)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise DataError(
             f"{thresholds}: cannot be read as triage thresholds ({error}); name a file of 'ich-mil triage'"
         ) from error
-    if found != weights:
+    if model_weights != weights:
         raise ModelError(
-            f"{thresholds}: was calibrated for the model {found}, the predictions are of {weights}; "
+            f"{thresholds}: was calibrated for the model {model_weights}, the predictions are of {weights}; "
             "calibrate on predictions of the same model"
         )
     with named(thresholds):
@@ -157,14 +157,14 @@ def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
     triage = read_triage(thresholds, weights=results.model.weights)
     decided = _decided(results, triage)
     rows = [
-        (one.scan, one.folder, one.decision, one.probability, one.std, "|".join(incomplete(one.ledger)))
-        for one in worklist(decided)
+        (scan.scan, scan.folder, scan.decision, scan.probability, scan.std, "|".join(incomplete(scan.ledger)))
+        for scan in worklist(decided)
     ]
     table = pd.DataFrame(rows, columns=["scan", "folder", "decision", "probability", "std", "incomplete"])
     write_csv(out, table)
     say(f"{out}: {_in_words(_called(decided))}")
-    calls = triage.decide(np.array([one.probability for one in results.scans])).tolist()
-    held_back = sum(one.decision != call for one, call in zip(decided.scans, calls, strict=True))
+    calls = triage.decide(np.array([scan.probability for scan in results.scans])).tolist()
+    held_back = sum(scan.decision != call for scan, call in zip(decided.scans, calls, strict=True))
     if held_back:
         say(f"{held_back} scans below the thresholds were not seen whole: look instead of negative")
     say(triage.guarantees)

@@ -101,11 +101,12 @@ def run_sets(
     sets = _training_sets(config)
     if config.external is None:
         return sets
-    one = config.external
-    if external is None and one.layout != "features":
-        external = prepare_set(one, "external", config, jobs=config.workers)
-    features = config.out / "features" / "external.safetensors"
-    return sets | {"external": external_set(model, one.path, external, features, one.extras, one.columns)}
+    settings = config.external
+    if external is None and settings.layout != "features":
+        external = prepare_set(settings, "external", config, jobs=config.workers)
+    path = config.out / "features" / "external.safetensors"
+    measured = external_set(model, settings.path, external, path, settings.extras, settings.columns)
+    return sets | {"external": measured}
 
 
 def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
@@ -126,8 +127,8 @@ def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:
         if left := len({*held.get(name, [])} - {*scans}):
             title += f"; {left} single slices are not measured"
         if scans:
-            own = views.select(scans)
-            sets[name] = MeasuredSet(name, f"{name} scans, {title}", config.train.path, own, prepared)
+            title = f"{name} scans, {title}"
+            sets[name] = MeasuredSet(name, title, config.train.path, views.select(scans), prepared)
     return sets
 
 
@@ -159,8 +160,8 @@ def external_set(
         paths = [member_path(root, number) for number in range(len(model.members))]
         members = []
         for path, member in zip(paths, model.members, strict=True):
-            own = learned_from(learned_table(member.folder)) | learned
-            members.append(read_unseen_table(path, columns, width=len(member.head.x_mean), learned=own))
+            seen = learned_from(learned_table(member.folder)) | learned
+            members.append(read_unseen_table(path, columns, width=len(member.head.x_mean), learned=seen))
         views = Views.of(members, paths)
     else:
         check_unseen(prepared.scans, learned, str(root))
@@ -219,29 +220,29 @@ class Site:
             DataError: data that cannot be used, or a scan or patient the model has seen.
         """
         model.check_input(pictures=prepared is not None)
-        place = out / "features.safetensors"
-        return external_set(model, self.root, prepared, place, self.extras, self.columns)
+        path = out / "features.safetensors"
+        return external_set(model, self.root, prepared, path, self.extras, self.columns)
 
 
-def measure(model: TrainedModel, one: MeasuredSet, out: Path) -> Evaluation:
+def measure(model: TrainedModel, measured: MeasuredSet, out: Path) -> Evaluation:
     """Evaluate the head and its baselines on labelled scans; write predictions and `metrics.csv` to `out`."""
-    with named(one.source):
-        predictions, explained = model.explain(one.views)
-    rows = score_rows(model, one.features, predictions)
-    table = evaluate(rows, one.features, seed=model.seed, resamples=model.bootstrap)
+    with named(measured.source):
+        predictions, explained = model.explain(measured.views)
+    rows = score_rows(model, measured.features, predictions)
+    table = evaluate(rows, measured.features, seed=model.seed, resamples=model.bootstrap)
     results = make_results(
-        one.features,
+        measured.features,
         predictions,
         explained,
-        one.prepared,
-        set_name=one.name,
+        measured.prepared,
+        set_name=measured.name,
         model=model.provenance,
-        unlikeness=model.unlikeness(one.views),
+        unlikeness=model.unlikeness(measured.views),
     )
     write_results(results, out)
     write_csv(out / "metrics.csv", table)
-    say("", one.title, *format_table(table).split("\n"), "", str(out / "metrics.csv"), "")
-    return Evaluation(one, rows, table, results)
+    say("", measured.title, *format_table(table).split("\n"), "", str(out / "metrics.csv"), "")
+    return Evaluation(measured, rows, table, results)
 
 
 def score_rows(model: TrainedModel, features: FeatureSet, predictions: Predictions) -> list[Scores]:

@@ -83,7 +83,7 @@ def begin_run(
     external = _check_external(config, learned, features, external)
     write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
     versions = {"ich_mil": __version__, "torch": str(torch.__version__), "gpytorch": gpytorch.__version__}
-    about = {
+    metadata = {
         "format": RUN_FORMAT,
         "cnn": config.train.layout != "features",
         "table": table,
@@ -92,7 +92,7 @@ def begin_run(
         "trained_on": trained_on(config, splits),
         "versions": versions,
     }
-    write_json(config.out / "run.json", about)
+    write_json(config.out / "run.json", metadata)
     write_splits(learned, path)
     return splits, external
 
@@ -100,7 +100,7 @@ def begin_run(
 def _divide(config: RunConfig, scans: pd.DataFrame, before: pd.DataFrame | None) -> pd.DataFrame:
     """Split the scans by `split.file` or at random, and check that the head can be calibrated.
 
-    `before` is the `splits.csv` of the networks to start from: what they were trained on is not held out.
+    `before` is the `splits.csv` of the networks to start from; their training scans are not held out.
     """
     file = config.split.file
     kept = {}
@@ -131,14 +131,15 @@ def _check_external(
     config: RunConfig, splits: pd.DataFrame, features: FeatureSet | None, prepared: PreparedSet | None
 ) -> PreparedSet | None:
     """Prepare the external set of pictures; `DataError` if the run trains on one of its patients."""
-    one, learned = config.external, learned_from(splits)
-    if one is None:
+    settings, learned = config.external, learned_from(splits)
+    if settings is None:
         return None
     if features is not None:
-        unseen = read_unseen_table(one.path, one.columns, width=features.x.shape[1], learned=learned)
-        one.extras.read(unseen.scans)
+        width = features.x.shape[1]
+        unseen = read_unseen_table(settings.path, settings.columns, width=width, learned=learned)
+        settings.extras.read(unseen.scans)
         return None
-    prepared = prepared or prepare_set(one, "external", config, jobs=config.workers)
-    check_unseen(prepared.scans, learned, str(one.path))
-    one.extras.read(prepared.scans.index, prepared)
+    prepared = prepared or prepare_set(settings, "external", config, jobs=config.workers)
+    check_unseen(prepared.scans, learned, str(settings.path))
+    settings.extras.read(prepared.scans.index, prepared)
     return prepared

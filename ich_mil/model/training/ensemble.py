@@ -65,19 +65,19 @@ def join_runs(runs: Sequence[Path], out: Path) -> None:
         folders = [member.folder for model in models for member in model.members]
         tables = [learned_table(folder) for folder in folders]
         names = [f"member_{number}" for number in range(len(folders))]
-        about = read_run(models[0].folder)
+        metadata = read_run(models[0].folder)
         samples = max(read_run(folder)["config"]["samples"] for folder in folders)
-        about |= {
-            "config": about["config"] | {"members": len(folders), "samples": samples},
+        metadata |= {
+            "config": metadata["config"] | {"members": len(folders), "samples": samples},
             "config_hash": digest(*(read_run(folder)["config_hash"].encode() for folder in folders)),
             "trained_on": "; ".join(dict.fromkeys(read_run(folder)["trained_on"] for folder in folders)),
             "members": names,
             "joined": [str(folder) for folder in folders],
         }
-        write_json(out / "run.json", about)
-        own = joint_splits([table[table.split != INHERITED] for table in tables])
+        write_json(out / "run.json", metadata)
+        splits = joint_splits([table[table.split != INHERITED] for table in tables])
         earlier = [table[table.split == INHERITED] for table in tables]
-        write_splits(with_inherited(own, earlier), out / "splits.csv")
+        write_splits(with_inherited(splits, earlier), out / "splits.csv")
         for folder, name in zip(folders, names, strict=True):
             copy_run(folder, out / name)
         finish(out, [run_config(folder) for folder in folders])
@@ -138,24 +138,24 @@ def finish(out: Path, runs: Sequence[RunConfig]) -> None:
         head_scans(training_views([run], table.scan.tolist()).features, table, run)
         for run, table in zip(runs, tables, strict=True)
     ]
-    refit = all(one.watch is None for one in used)
-    scans = [one.learn if refit else one.watch or [] for one in used]
-    common = [scan for scan in scans[0] if all(scan in own for own in map(set, scans))]
+    refit = all(selected.watch is None for selected in used)
+    scans = [selected.learn if refit else selected.watch or [] for selected in used]
+    common = [scan for scan in scans[0] if all(scan in ids for ids in map(set, scans))]
     joint = None
-    if not common or (refit and len({frozenset(own) for own in scans}) > 1):
+    if not common or (refit and len({frozenset(ids) for ids in scans}) > 1):
         say(f"{out}: no scans are held out from all members; the mixture keeps their own calibrations")
     else:
         views = training_views(runs, common)
         features = views.features
-        if all(member.own for member in members):
+        if all(member.calibration for member in members):
             pairs = zip(members, views.members, runs, strict=True)
             logits = torch.cat([_held_out(*pair, samples, refit=refit) for pair in pairs], 1)
             rule = members[0].head.settings.variant.rule
             bags = features.as_slices(in_slices(runs[0], features)) if refit else features
             mixed = refit and has_single_slices(runs[0])
-            places = calibrating(bags.offsets, bags.labels) if mixed else slice(None)
-            of_scan, of_slices = logits[:, :, places]
-            joint = Calibration.fit(of_scan, of_slices, bags.labels[places], rule=rule)
+            indices = calibrating(bags.offsets, bags.labels) if mixed else slice(None)
+            of_scan, of_slices = logits[:, :, indices]
+            joint = Calibration.fit(of_scan, of_slices, bags.labels[indices], rule=rule)
         sigmoid = CnnSigmoid.fit(features.cnn_scan, features.labels)
         if sigmoid:
             sigmoid.save(out / CNN_SIGMOID)
@@ -173,5 +173,5 @@ def _held_out(member: Member, view: FeatureSet, run: RunConfig, samples: int, *,
     view = view.as_slices(in_slices(run, view))
     with named(member.folder):
         both = member.head.held_out_logits(view, samples)
-    assert member.own is not None  # checked by `finish`
-    return member.own.logits(both)
+    assert member.calibration is not None  # checked by `finish`
+    return member.calibration.logits(both)

@@ -68,10 +68,10 @@ def grid(config: GridConfig) -> pd.DataFrame:
     with named(config.train.path):
         keys, jobs = _jobs(config, features)
     data = digest(*(part for table in tables for part in contents(table)))
-    about = {"format": GRID_FORMAT, "config_hash": config.hash, "data": data}
+    metadata = {"format": GRID_FORMAT, "config_hash": config.hash, "data": data}
     with alone(config.out, doing="writing"):
-        check_about(config.out / "grid.json", about)
-        write_json(config.out / "grid.json", about)
+        check_about(config.out / "grid.json", metadata)
+        write_json(config.out / "grid.json", metadata)
         return _fill(config, features, external, keys, jobs)
 
 
@@ -87,22 +87,22 @@ def _fill(
     table = each_text(pd.read_csv(path), original) if path.is_file() else pd.DataFrame()
     rows = [{str(k): v for k, v in row.items()} for row in table.to_dict("records")]
     done = {_key(row, config) for row in rows}
-    left = [place for place, key in enumerate(keys) if _key(key, config) not in done]
+    left = [index for index, key in enumerate(keys) if _key(key, config) not in done]
     if rows:
         say(f"{len(keys) - len(left)} of {len(keys)} fits are in {path} already")
-    todo = [jobs[place] for place in left]
-    parts: dict[tuple[object, ...], list[int]] = defaultdict(list)
-    for place, job in enumerate(todo):  # k-means is computed once for each part
-        parts[job.train, job.settings.n_inducing, job.settings.random_state].append(place)
+    todo = [jobs[index] for index in left]
+    groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+    for index, job in enumerate(todo):  # k-means is computed once for each group
+        groups[job.train, job.settings.n_inducing, job.settings.random_state].append(index)
     # one process saturates a GPU
-    processes = 1 if device().type == "cuda" else min(config.jobs or cpu_count(), max(len(parts), 1))
+    processes = 1 if device().type == "cuda" else min(config.jobs or cpu_count(), max(len(groups), 1))
     work = Parallel(n_jobs=processes, return_as="generator_unordered")(
-        delayed(_fit_part)(features, external, {place: todo[place] for place in part})
-        for part in parts.values()
+        delayed(_fit_group)(features, external, {index: todo[index] for index in group})
+        for group in groups.values()
     )
     lines = chain.from_iterable(work)
-    for place, row in progress(lines, total=len(left), what="grid", unit="fit"):
-        rows.append(keys[left[place]] | row)
+    for index, row in progress(lines, total=len(left), what="grid", unit="fit"):
+        rows.append(keys[left[index]] | row)
         write_csv(path, pd.DataFrame(rows))
     table = pd.DataFrame(rows)
     say(f"{len(table)} fits in {path}")
@@ -148,32 +148,32 @@ def _key(row: dict[str, Any], config: GridConfig) -> tuple[str, ...]:
     )
 
 
-def _fit_part(
+def _fit_group(
     features: FeatureSet, external: FeatureSet | None, jobs: dict[int, Job]
 ) -> list[tuple[int, dict[str, Any]]]:
     """Index of each fit and its row of the table without the key columns."""
-    places, chosen = list(jobs), list(jobs.values())
+    indices, chosen = list(jobs), list(jobs.values())
     made = []
     started = time.perf_counter()
-    for group in fit_replicates(bags_of(features).to(device()), chosen):
-        seconds = (time.perf_counter() - started) / len(group)
-        models = [one.model for one in group]
-        seen = set(chosen[group[0].place].train or ())
+    for fits in fit_replicates(bags_of(features).to(device()), chosen):
+        seconds = (time.perf_counter() - started) / len(fits)
+        models = [fit.model for fit in fits]
+        seen = set(chosen[fits[0].place].train or ())
         out = [scan for b, scan in enumerate(features.scans) if b not in seen]
         sets = {"held": features.select(out)} if out else {}
         sets |= {} if external is None else {"external": external}
         logits = {name: mean_logits(models, bags_of(part)).cpu() for name, part in sets.items()}
-        for r, one in enumerate(group):
+        for r, fit in enumerate(fits):
             row: dict[str, Any] = {
-                "sweeps": len(one.report.elbo),
-                "stopped": one.report.stopped,
-                "elbo": one.report.elbo[-1] if one.report.elbo else math.nan,
-                "max_abs_mean": one.report.max_abs_mean[-1] if one.report.max_abs_mean else math.nan,
+                "sweeps": len(fit.report.elbo),
+                "stopped": fit.report.stopped,
+                "elbo": fit.report.elbo[-1] if fit.report.elbo else math.nan,
+                "max_abs_mean": fit.report.max_abs_mean[-1] if fit.report.max_abs_mean else math.nan,
                 "seconds": round(seconds, 3),
             }
             for name, part in sets.items():
-                row |= _scores(logits[name][r], part, one.model.settings, name)
-            made.append((places[one.place], row))
+                row |= _scores(logits[name][r], part, fit.model.settings, name)
+            made.append((indices[fit.place], row))
         started = time.perf_counter()
     return made
 

@@ -37,9 +37,9 @@ def train_ensemble(config: RunConfig, *, resume: bool) -> PreparedSet | None:
     for run in runs:
         check_config(run)
     for sets in ([run.train for run in runs], [run.external for run in runs]):
-        if tables := [one for one in sets if one is not None and one.layout == "features"]:
-            views = [read_feature_table(one.path, one.columns) for one in tables]
-            Views.of(views, [one.path for one in tables])
+        if tables := [set_ for set_ in sets if set_ is not None and set_.layout == "features"]:
+            views = [read_feature_table(table.path, table.columns) for table in tables]
+            Views.of(views, [table.path for table in tables])
     external: PreparedSet | None = None
     with ExitStack() as held:
         with ranks.first_ahead():

@@ -31,15 +31,15 @@ LEAST_WATCHED = 20
 """Minimum of validation scans with several slices to calibrate a head that also learns single slices."""
 
 
-def prepare_set(one: SetSettings, name: str, config: RunConfig, *, jobs: int) -> PreparedSet:
+def prepare_set(settings: SetSettings, name: str, config: RunConfig, *, jobs: int) -> PreparedSet:
     """Prepare a set of pictures into the folder `name` below `config.prepared`."""
-    assert one.layout != "features"  # feature tables are not prepared
+    assert settings.layout != "features"  # feature tables are not prepared
     return prepare(
-        one.layout,
-        one.path,
+        settings.layout,
+        settings.path,
         config.prepared / name,
         jobs=jobs,
-        window=one.picture_window,
+        window=settings.picture_window,
         contrast_words=config.contrast_words,
     )
 
@@ -47,7 +47,7 @@ def prepare_set(one: SetSettings, name: str, config: RunConfig, *, jobs: int) ->
 def prepare_training(config: RunConfig, *, jobs: int) -> PreparedSet:
     """Prepare all sets to train on, and join them. `DataError`: a scan or slice is in two sets."""
     sets = config.training_sets
-    return joined([prepare_set(one, name, config, jobs=jobs) for name, one in sets.items()])
+    return joined([prepare_set(settings, name, config, jobs=jobs) for name, settings in sets.items()])
 
 
 def open_training(config: RunConfig) -> PreparedSet:
@@ -57,13 +57,13 @@ def open_training(config: RunConfig) -> PreparedSet:
 
 def training_extras(config: RunConfig, scans: Iterable[str]) -> Extras:
     """Inputs beside the slices of the training scans `scans`, from all training sets."""
-    found, scans = Extras(), list(scans)
-    for name, one in config.training_sets.items():
-        if one.has_extras:
-            prepared = None if one.layout == "features" else open_prepared(config.prepared / name)
-            own = scans if prepared is None else [scan for scan in scans if scan in prepared.scans.index]
-            found |= one.extras.read(own, prepared)
-    return found
+    extras, scans = Extras(), list(scans)
+    for name, settings in config.training_sets.items():
+        if settings.has_extras:
+            prepared = None if settings.layout == "features" else open_prepared(config.prepared / name)
+            ids = scans if prepared is None else [scan for scan in scans if scan in prepared.scans.index]
+            extras |= settings.extras.read(ids, prepared)
+    return extras
 
 
 def training_views(runs: Sequence[RunConfig], scans: list[str]) -> Views:
@@ -75,11 +75,11 @@ def training_views(runs: Sequence[RunConfig], scans: list[str]) -> Views:
     scans = [scan for scan in scans if scan not in without]
     views, paths = [], []
     for run in runs:
-        one, of_table = run.train, run.train.layout == "features"
-        paths.append(one.path if of_table else run.out / "features" / "train.safetensors")
+        settings, of_table = run.train, run.train.layout == "features"
+        paths.append(settings.path if of_table else run.out / "features" / "train.safetensors")
         with named(paths[-1]):
-            every = read_feature_table(paths[-1], one.columns) if of_table else read_features(paths[-1])
-            features = every.select(scans)
+            table = read_feature_table(paths[-1], settings.columns) if of_table else read_features(paths[-1])
+            features = table.select(scans)
         views.append(replace(features, extras=training_extras(run, scans)))
     return Views.of(views, paths)
 
@@ -94,24 +94,24 @@ def in_slices(config: RunConfig, features: FeatureSet | None = None) -> set[str]
 
 def has_single_slices(config: RunConfig) -> bool:
     """Whether the training sets include a set of single labelled slices (layout `slices`)."""
-    return any(one.layout == "slices" for one in config.training_sets.values())
+    return any(settings.layout == "slices" for settings in config.training_sets.values())
 
 
 def learned_for(config: RunConfig, *use: str) -> set[str]:
-    """Scans of the training sets whose `learn` is one of `use`."""
-    sets = [name for name, one in config.training_sets.items() if one.learn in use]
+    """Scans of the training sets whose `learn` is in `use`."""
+    sets = [name for name, settings in config.training_sets.items() if settings.learn in use]
     return {scan for name in sets for scan in open_prepared(config.prepared / name).table.scan}
 
 
 def learned_by(scans: Iterable[str], config: RunConfig) -> list[str]:
-    """What each scan trains: `learn` of its training set."""
+    """`learn` of the training set of each scan."""
     return [config.training_sets[name].learn for name in set_names([*scans], config)]
 
 
 def keeps_networks(config: RunConfig, scans: Iterable[str]) -> bool:
     """Whether the run fits heads alone, on the networks that it starts from.
 
-    That is so where no set is for networks, or where `scans` are few and `encoder.freeze` is not set.
+    True where no set trains networks, or where `scans` are few and `encoder.freeze` is not set.
     """
     if config.start is None:
         return False
@@ -130,13 +130,13 @@ def set_names(scans: Sequence[str], config: RunConfig) -> list[str]:
 
 def training_boxes(config: RunConfig) -> Boxes:
     """Boxes of all training sets. `DataError`: a set with `learn: boxes` has none."""
-    found: dict[str, np.ndarray] = {}
-    for one in config.training_sets.values():
-        own = read_boxes(one.path) if one.layout == "slices" else {}
-        if one.learn == "boxes" and not own:
-            raise DataError(f"{one.path}: learn: boxes is set, but there is no {BOXES}; add it")
-        found |= own
-    return found
+    boxes: dict[str, np.ndarray] = {}
+    for settings in config.training_sets.values():
+        set_boxes = read_boxes(settings.path) if settings.layout == "slices" else {}
+        if settings.learn == "boxes" and not set_boxes:
+            raise DataError(f"{settings.path}: learn: boxes is set, but there is no {BOXES}; add it")
+        boxes |= set_boxes
+    return boxes
 
 
 def trained_on(config: RunConfig, splits: pd.DataFrame) -> str:
@@ -145,21 +145,22 @@ def trained_on(config: RunConfig, splits: pd.DataFrame) -> str:
     `splits` has the columns scan, label, split, learn; scans of the split `test` are not counted.
     """
     learned = splits[splits.split != "test"]
-    parts = []
-    for name, one in config.training_sets.items():
-        own = learned
-        if one.layout != "features":
-            own = learned[learned.scan.isin(open_prepared(config.prepared / name).scans.index)]
-        what = "labelled slices" if one.layout == "slices" else "scans"
-        learn = one.learn if {*own.learn} != {"heads"} else "heads"  # on the networks of another run
+    descriptions = []
+    for name, settings in config.training_sets.items():
+        rows = learned
+        if settings.layout != "features":
+            rows = learned[learned.scan.isin(open_prepared(config.prepared / name).scans.index)]
+        what = "labelled slices" if settings.layout == "slices" else "scans"
+        learn = settings.learn if {*rows.learn} != {"heads"} else "heads"  # on the networks of another run
         head = {"all": "", "heads": " (heads alone)", "boxes": " (location alone)"}[learn]
-        positive = int((own.label == 1).sum())
-        terms = f", terms: {one.terms}" if one.terms else ""
-        parts.append(f"{one.name or one.path.name}: {len(own):,} {what}, {positive:,} positive{head}{terms}")
+        positive = int((rows.label == 1).sum())
+        terms = f", terms: {settings.terms}" if settings.terms else ""
+        title = settings.name or settings.path.name
+        descriptions.append(f"{title}: {len(rows):,} {what}, {positive:,} positive{head}{terms}")
     if config.start is not None:
         before = read_run(run_folder(config.start))["trained_on"]
-        parts.append(f"networks that began as those of {config.start}, which learned from: {before}")
-    return "; ".join(parts)
+        descriptions.append(f"networks that began as those of {config.start}, which learned from: {before}")
+    return "; ".join(descriptions)
 
 
 def slice_labels_digest(config: RunConfig) -> str:
@@ -171,11 +172,11 @@ def slice_labels_digest(config: RunConfig) -> str:
 def _labelled_slices(config: RunConfig, features: FeatureSet | None) -> pd.DataFrame:
     """Slices with labels of their own in training: columns scan, sop, slice_label."""
     columns = ["scan", "sop", "slice_label"]
-    found: list[pd.DataFrame] = []
-    for name, one in config.training_sets.items():
-        if not one.slice_labels:
+    tables: list[pd.DataFrame] = []
+    for name, settings in config.training_sets.items():
+        if not settings.slice_labels:
             continue
-        if one.layout == "features":
+        if settings.layout == "features":
             assert features is not None  # given for a run on a feature table
             sizes = features.offsets.diff().numpy()
             values = (np.repeat(features.scans, sizes), features.slice_names, features.slice_labels.numpy())
@@ -185,10 +186,10 @@ def _labelled_slices(config: RunConfig, features: FeatureSet | None) -> pd.DataF
         whole = (table.slice_label != UNKNOWN).groupby(table.scan).transform("all")
         if not whole.any():
             raise DataError(
-                f"{one.path}: slice_labels is set, but no scan has a label for each slice; leave it out"
+                f"{settings.path}: slice_labels is set, but no scan has a label for each slice; leave it out"
             )
-        found.append(table[whole])
-    return pd.concat(found) if found else pd.DataFrame(columns=columns)
+        tables.append(table[whole])
+    return pd.concat(tables) if tables else pd.DataFrame(columns=columns)
 
 
 class HeadScans(NamedTuple):
@@ -234,7 +235,7 @@ def whole_scans(features: FeatureSet, scans: list[str], config: RunConfig) -> li
     if not has_single_slices(config):
         return scans
     chosen = features.select(scans)
-    return [scans[place] for place in calibrating(chosen.offsets, chosen.labels).tolist()]
+    return [scans[index] for index in calibrating(chosen.offsets, chosen.labels).tolist()]
 
 
 def unseen_by_network(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) -> list[str]:

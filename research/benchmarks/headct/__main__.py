@@ -57,7 +57,8 @@ def with_heads(model: TrainedModel, learn: Views, settings: HeadSettings) -> Tra
     rule = members[0].head.settings.variant.rule
     joint = Calibration.fit(of_scan, of_slices, features.labels[used], rule=rule)
     if len(members) == 1:  # calibrated once
-        return replace(model, members=(replace(members[0], own=None),), calibration=members[0].own)
+        first = members[0]
+        return replace(model, members=(replace(first, calibration=None),), calibration=first.calibration)
     return replace(model, members=tuple(members), calibration=joint)
 
 
@@ -89,7 +90,8 @@ def outputs(
     fitted = with_heads(model, known, settings)
     found = {"head": predicted(fitted, new)}
     for k, member in enumerate(fitted.members):
-        alone = replace(fitted, members=(replace(member, own=None),), calibration=member.head.calibration)
+        single = replace(member, calibration=None)
+        alone = replace(fitted, members=(single,), calibration=member.head.calibration)
         found[f"member {k} alone"] = predicted(alone, Views.of([new.members[k]]))
         for pool in ("mean", "max"):
             name = f"logistic regression, {pool}, member {k}"

@@ -103,11 +103,11 @@ def test_members_differ_in_their_seeds_and_tables_and_share_a_split(trained, tab
 
 def test_without_a_joint_calibration_members_move_to_a_prevalence(trained):
     model = replace(load_model(trained), calibration=None)
-    assert [one.own.prevalence for one in model.members] == [0.5] * 3
+    assert [member.calibration.prevalence for member in model.members] == [0.5] * 3
     moved = model.at_prevalence(0.1)
     assert moved.provenance.prevalence == 0.1
     for before, after in zip(model.members, moved.members, strict=True):
-        assert after.own.intercept == pytest.approx(before.own.intercept - np.log(9))
+        assert after.calibration.intercept == pytest.approx(before.calibration.intercept - np.log(9))
 
 
 def test_the_mixture_has_the_mean_of_means_and_the_variance_within_and_between(trained, views):
@@ -122,7 +122,7 @@ def test_the_mixture_has_the_mean_of_means_and_the_variance_within_and_between(t
         torch.testing.assert_close(getattr(mixture, f"{level}_std").square(), variance, rtol=1e-9, atol=1e-14)
     drawn = [
         [
-            scan.probabilities(one.calibration(None))
+            scan.probabilities(one.calibration_then(None))
             for scan in one.head.draw(view, model.samples, seed=one.seed)
         ]
         for one, view in zip(model.members, views.members, strict=True)
@@ -141,9 +141,10 @@ def test_without_slices_the_mixture_says_the_mean_of_its_members(trained, views)
     assert torch.equal(mixture.slice_mean, model.predict(views).slice_mean)
     means = mixture.slice_mean.round(decimals=DIGITS).split(views.features.offsets.diff().tolist())
     each = []
-    for one, view in zip(model.members, views.members, strict=True):
-        pairs = zip(one.head.draw(view, model.samples, seed=one.seed), means, strict=True)
-        scans = [counterfactuals(f, p, threshold=0.5, calibration=one.calibration(None)) for f, p in pairs]
+    for member, view in zip(model.members, views.members, strict=True):
+        pairs = zip(member.head.draw(view, model.samples, seed=member.seed), means, strict=True)
+        last = member.calibration_then(None)
+        scans = [counterfactuals(f, p, threshold=0.5, calibration=last) for f, p in pairs]
         each.append(Counterfactuals.join(scans))
     wanted = torch.stack([one.scan_without for one in each]).mean(0)
     torch.testing.assert_close(found.scan_without, wanted, rtol=1e-12, atol=0, equal_nan=True)
