@@ -38,21 +38,21 @@ def secondary_captures(
 ) -> list[SCImage]:
     """Create the Secondary Capture images of one scan, from `hu` (n, H, W) and `maps` (k, H, W) if any."""
     shown = key_slices(scan)
-    edges = [edges_of(context.upright.orientation(one.middle.header.orientation)) for one in context.slices]
+    edges = [
+        edges_of(context.upright.orientation(slice_.middle.header.orientation)) for slice_ in context.slices
+    ]
     summary = summary_picture(scan, results.model, results.decided_by, hu, maps, edges, shown)
     pictures = [(summary, shown, "summary")]
     if maps is not None:
         pictures += [
-            (slice_picture(scan, place, hu, maps, edges[place]), [place], f"slice {place + 1} from below")
-            for place in sorted(
-                maps.slices.tolist(), key=lambda place: (-scan.slices[place].probability, place)
-            )
+            (slice_picture(scan, i, hu, maps, edges[i]), [i], f"slice {i + 1} from below")
+            for i in sorted(maps.slices.tolist(), key=lambda i: (-scan.slices[i].probability, i))
         ]
-    made = []
-    for number, (pixels, places, what) in enumerate(pictures, start=1):
-        slices = [context.slices[place] for place in places]
-        made.append(_capture(pixels, slices, what, number, context, identity))
-    return made
+    captures = []
+    for number, (pixels, indices, what) in enumerate(pictures, start=1):
+        slices = [context.slices[i] for i in indices]
+        captures.append(_capture(pixels, slices, what, number, context, identity))
+    return captures
 
 
 def _capture(
@@ -90,7 +90,7 @@ def _capture(
 def _source_items(slices: Sequence[SourceSlice]) -> list[Dataset]:
     """References to the displayed images: one item for each file, with its frame numbers."""
     items = []
-    for file, frames in frames_of(image for one in slices for image in one.images).items():
+    for file, frames in frames_of(image for slice_ in slices for image in slice_.images).items():
         item = Dataset()
         item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = file
         if frames:

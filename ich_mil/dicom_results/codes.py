@@ -18,7 +18,7 @@ def coding_scheme() -> CodingSchemeIdentificationItem:
     return CodingSchemeIdentificationItem(SCHEME, name="ich_mil results", responsible_organization="ich_mil")
 
 
-def _own(value: str, meaning: str) -> CodedConcept:
+def _private(value: str, meaning: str) -> CodedConcept:
     return CodedConcept(value, SCHEME, meaning)
 
 
@@ -30,22 +30,22 @@ OF_INTEREST = CodedConcept.from_code(codes.DCM.OfInterest)
 
 PROBABILITY = CodedConcept("122157", "DCM", "Probability")
 """Probability of hemorrhage in the scan or in the slice."""
-OF_HEMORRHAGE = _own("OF-HEMORRHAGE", "Posterior probability of intracranial hemorrhage")
+OF_HEMORRHAGE = _private("OF-HEMORRHAGE", "Posterior probability of intracranial hemorrhage")
 """Measurement method of a probability: names the event without asserting a finding."""
 MEAN = CodedConcept.from_code(codes.SCT.Mean)
 """Mean over posterior samples; `STD` likewise."""
 STD = CodedConcept.from_code(codes.SCT.StandardDeviation)
-LOW = _own("LOW-95", "Lower end of central 95 % of posterior samples")
-HIGH = _own("HIGH-95", "Upper end of central 95 % of posterior samples")
-SCAN_WITHOUT = _own("SCAN-WITHOUT", "Probability of the scan without this slice")
+LOW = _private("LOW-95", "Lower end of central 95 % of posterior samples")
+HIGH = _private("HIGH-95", "Upper end of central 95 % of posterior samples")
+SCAN_WITHOUT = _private("SCAN-WITHOUT", "Probability of the scan without this slice")
 NO_UNITS = CodedConcept.from_code(codes.UCUM.NoUnits)
 
-DECISION = _own("DECISION", "Decision on intracranial hemorrhage")
+DECISION = _private("DECISION", "Decision on intracranial hemorrhage")
 DECISIONS = {
     POSITIVE: CodedConcept("10828004", "SCT", "Positive"),
     NEGATIVE: CodedConcept("260385009", "SCT", "Negative"),
-    LOOK: _own("LOOK", "Undecided, please look"),
+    LOOK: _private("LOOK", "Undecided, please look"),
 }
 
-LOCATION = _own("LOCATION", "Probability of intracranial hemorrhage at this place")
-LOCATION_STD = _own("LOCATION-STD", "Standard deviation of the probability of hemorrhage here")
+LOCATION = _private("LOCATION", "Probability of intracranial hemorrhage at this place")
+LOCATION_STD = _private("LOCATION-STD", "Standard deviation of the probability of hemorrhage here")

@@ -77,12 +77,12 @@ class SourceSlice:
     @property
     def position(self) -> tuple[float, ...]:
         """ImagePositionPatient, mm; the mean over the source images."""
-        return tuple(fmean(axis) for axis in zip(*(one.header.position for one in self.images), strict=True))
+        return tuple(map(fmean, zip(*(image.header.position for image in self.images), strict=True)))
 
     @property
     def thickness(self) -> float:
         """SliceThickness, mm; for several images from the lower face of the first to the top of the last."""
-        every = [one.header.thickness or 0.0 for one in self.images]
+        every = [image.header.thickness or 0.0 for image in self.images]
         if len(every) == 1:
             return every[0]
         ends = [self.images[0].header, self.images[-1].header]
@@ -92,7 +92,7 @@ class SourceSlice:
 
 @dataclass(frozen=True)
 class StudyContext:
-    """What the DICOM results copy from their source images: valid patient and study elements, and slices.
+    """Content of the source images for the DICOM results: valid patient and study elements, and slices.
 
     `notes` has one line for each supplied or changed value; `upright` turned the stored pixels of the slices.
     """
@@ -105,20 +105,20 @@ class StudyContext:
     @property
     def images(self) -> tuple[SourceImage, ...]:
         """All source images of all slices."""
-        return tuple(image for one in self.slices for image in one.images)
+        return tuple(image for slice_ in self.slices for image in slice_.images)
 
 
 def loss_of(slices: Sequence[SourceSlice]) -> dict[str, str]:
     """Lossy compression elements, by keyword, of the first lossy source image; empty if there is none."""
-    return next((one.lossy for shown in slices for one in shown.images if one.lossy), {})
+    return next((image.lossy for slice_ in slices for image in slice_.images if image.lossy), {})
 
 
 def frames_of(images: Iterable[SourceImage]) -> dict[tuple[str, str], list[int]]:
     """Frame numbers by file (SOP class UID, SOP instance UID); an empty list for a single-frame image."""
     frames: dict[tuple[str, str], list[int]] = {}
     for image in images:
-        own = frames.setdefault((image.sop_class, image.sop_uid), [])
-        own += [] if image.frame is None else [image.frame]
+        numbers = frames.setdefault((image.sop_class, image.sop_uid), [])
+        numbers += [] if image.frame is None else [image.frame]
     return frames
 
 
@@ -131,7 +131,7 @@ def read_context(scan: ScanPrediction, study: Study) -> StudyContext:
     """
     if is_nifti(study.files[0].name):
         raise DataError(f"{study.files[0]}: is NIfTI; DICOM results need DICOM files, leave out --dicom")
-    if [row["sop"] for row in study.rows] != [one.name for one in scan.slices]:
+    if [row["sop"] for row in study.rows] != [slice_.name for slice_ in scan.slices]:
         raise DataError(
             f"{study.root}: the slices of scan {scan.scan!r} are not those of the predictions; "
             "run 'ich-mil predict' again"
@@ -192,7 +192,7 @@ def _source_image(header: SliceHeader, elements: Elements) -> SourceImage:
 
 def _supplied(slices: Sequence[SourceSlice], study: Study, notes: list[str]) -> list[SourceSlice]:
     """Set a missing slice thickness, and add a note on every value supplied here or by `_source_image`."""
-    images = [image for one in slices for image in one.images]
+    images = [image for slice_ in slices for image in slice_.images]
     header = images[0].header
     for name, original in (("StudyInstanceUID", header.study_uid), ("SeriesInstanceUID", header.series_uid)):
         if valid_uid(original) != original:
@@ -209,15 +209,14 @@ def _supplied(slices: Sequence[SourceSlice], study: Study, notes: list[str]) -> 
         f"SliceThickness is absent: {thickness:.3f} mm, "
         + ("the distance of slices." if steps else "a nominal value.")
     )
-    return [
-        replace(
-            one, images=tuple(_with_thickness(image, thickness / len(one.images)) for image in one.images)
-        )
-        for one in slices
-    ]
+    return [replace(slice_, images=_with_thickness(slice_.images, thickness)) for slice_ in slices]
 
 
-def _with_thickness(image: SourceImage, thickness: float) -> SourceImage:
-    if image.header.thickness is not None:
-        return image
-    return replace(image, header=replace(image.header, thickness=thickness))
+def _with_thickness(images: Sequence[SourceImage], thickness: float) -> tuple[SourceImage, ...]:
+    share = thickness / len(images)
+    return tuple(
+        image
+        if image.header.thickness is not None
+        else replace(image, header=replace(image.header, thickness=share))
+        for image in images
+    )

@@ -77,13 +77,13 @@ class Identity:
             "specific_character_set": UTF_8,
         }
 
-    def finish(self, made: Dataset, context: StudyContext) -> None:
+    def finish(self, dataset: Dataset, context: StudyContext) -> None:
         """Set patient, study and time stamps of an object."""
-        made.update(context.elements)
-        link_order(made)
-        made.SpecificCharacterSet = UTF_8
-        made.InstanceCreationDate, made.InstanceCreationTime = made.ContentDate, made.ContentTime
-        for equipment in made.ContributingEquipmentSequence:  # added by highdicom with the current time
+        dataset.update(context.elements)
+        link_order(dataset)
+        dataset.SpecificCharacterSet = UTF_8
+        dataset.InstanceCreationDate, dataset.InstanceCreationTime = dataset.ContentDate, dataset.ContentTime
+        for equipment in dataset.ContributingEquipmentSequence:  # added by highdicom with the current time
             equipment.ContributionDateTime = self.written
 
 
@@ -93,14 +93,14 @@ def identify(
     """Compute the identity of the result objects of one scan."""
     # codes only: file names may differ when the same images arrive again, and no object contains them
     codes = sorted(entry.code for entry in scan.ledger if entry.code not in BESIDE)
-    parts = [__version__, asdict(results.model), results.decided_by, asdict(replace(scan, ledger=())), codes]
-    total = sha256(json.dumps(parts).encode())
+    state = [__version__, asdict(results.model), results.decided_by, asdict(replace(scan, ledger=())), codes]
+    digest = sha256(json.dumps(state).encode())
     for image in context.images:
-        total.update(f"{image.sop_uid} {image.frame} {image.header.orientation};".encode())
+        digest.update(f"{image.sop_uid} {image.frame} {image.header.orientation};".encode())
     if maps is not None:
         for array in (maps.slices, maps.mean, maps.std):
-            total.update(np.ascontiguousarray(array).tobytes())
-    return Identity(results.model, total.hexdigest(), written)
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return Identity(results.model, digest.hexdigest(), written)
 
 
 def reference(context: StudyContext, image: SourceImage) -> Dataset:

@@ -27,19 +27,19 @@ def key_slices(scan: ScanPrediction) -> list[int]:
     The most probable slice of each run comes first in the selection, then the most probable slices of the
     scan; ties go to the lowest slice.
     """
-    probability = np.array([one.probability for one in scan.slices])
+    probability = np.array([slice_.probability for slice_ in scan.slices])
     best = [run.first + int(np.argmax(probability[run.first : run.last + 1])) for run in scan.runs]
-    best.sort(key=lambda place: -probability[place])
+    best.sort(key=lambda i: -probability[i])
     rest = np.argsort(-probability, kind="stable").tolist()
     chosen = list(dict.fromkeys([*best, *rest]))[:KEY_SLICES]
-    return sorted(chosen, key=lambda place: (-probability[place], place))
+    return sorted(chosen, key=lambda i: (-probability[i], i))
 
 
 def key_objects(
     scan: ScanPrediction, context: StudyContext, identity: Identity
 ) -> KeyObjectSelectionDocument:
     """Create the Key Object Selection Document of one scan."""
-    images = [context.slices[place].middle for place in key_slices(scan)]
+    images = [context.slices[i].middle for i in key_slices(scan)]
     sources = [reference(context, image) for image in images]
     content = KeyObjectSelection(
         document_title=codes.OF_INTEREST,
@@ -52,7 +52,7 @@ def key_objects(
         if image.frame is not None:
             item.ReferencedSOPSequence[0].ReferencedFrameNumber = image.frame
     selection = KeyObjectSelectionDocument(
-        evidence=list({one.SOPInstanceUID: one for one in sources}.values()),
+        evidence=list({source.SOPInstanceUID: source for source in sources}.values()),
         content=content,
         **identity.of_object(Kind.KEY),
     )
@@ -61,9 +61,7 @@ def key_objects(
 
 
 def _description(scan: ScanPrediction) -> str:
-    chosen = ", ".join(
-        f"slice {place + 1} ({percent(scan.slices[place].probability)})" for place in key_slices(scan)
-    )
+    chosen = ", ".join(f"slice {i + 1} ({percent(scan.slices[i].probability)})" for i in key_slices(scan))
     return (
         f"Chosen by a model: the most probable slice of each run of neighbours with at least "
         f"{100 * THRESHOLD:.0f} % probability of hemorrhage, then the most probable slices. From below: "

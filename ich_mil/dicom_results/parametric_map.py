@@ -48,22 +48,22 @@ def parametric_maps(maps: ScanMaps, context: StudyContext, identity: Identity) -
         Probability and standard deviation for each frame of reference; most scans have one.
     """
     groups: dict[str, list[int]] = {}
-    for i, place in enumerate(maps.slices.tolist()):
-        groups.setdefault(context.slices[place].middle.frame_of_reference, []).append(i)
-    made: list[ParametricMap] = []
+    for row, i in enumerate(maps.slices.tolist()):
+        groups.setdefault(context.slices[i].middle.frame_of_reference, []).append(row)
+    objects: list[ParametricMap] = []
     for frame_of_reference, chosen in groups.items():
-        slices = [context.slices[place] for place in maps.slices[chosen].tolist()]
+        slices = [context.slices[i] for i in maps.slices[chosen].tolist()]
         for attribute, label, quantity in _QUANTITIES:
             shares = np.rint(getattr(maps, attribute)[chosen].astype(float) * _ONE).astype(np.uint16)
             values = context.upright.as_stored(shares)
-            arguments = identity.of_object(Kind.MAP, len(made) + 1, series=frame_of_reference)
-            made.append(_parametric_map(values, slices, context, label, quantity, arguments))
-            identity.finish(made[-1], context)
+            arguments = identity.of_object(Kind.MAP, len(objects) + 1, series=frame_of_reference)
+            objects.append(_parametric_map(values, slices, context, label, quantity, arguments))
+            identity.finish(objects[-1], context)
             organization = identity.uid("dimensions", frame_of_reference)
-            made[-1].DimensionOrganizationSequence[0].DimensionOrganizationUID = organization
-            for index in made[-1].DimensionIndexSequence:
+            objects[-1].DimensionOrganizationSequence[0].DimensionOrganizationUID = organization
+            for index in objects[-1].DimensionIndexSequence:
                 index.DimensionOrganizationUID = organization
-    return made
+    return objects
 
 
 def _parametric_map(
@@ -74,8 +74,8 @@ def _parametric_map(
     quantity: CodedConcept,
     arguments: dict,
 ) -> ParametricMap:
-    made = ParametricMap(
-        source_images=[_flat_source(one, i, slices, context) for i, one in enumerate(slices)],
+    dataset = ParametricMap(
+        source_images=[_flat_source(slice_, i, slices, context) for i, slice_ in enumerate(slices)],
         pixel_array=values,
         contains_recognizable_visual_features=False,
         real_world_value_mappings=[
@@ -98,13 +98,13 @@ def _parametric_map(
         transfer_syntax_uid=JPEGLSLossless,
         **arguments,
     )
-    made.BodyPartExamined = "HEAD"
-    _describe_frames(made, slices)
-    return made
+    dataset.BodyPartExamined = "HEAD"
+    _describe_frames(dataset, slices)
+    return dataset
 
 
 def _flat_source(
-    one: SourceSlice, number: int, slices: Sequence[SourceSlice], context: StudyContext
+    slice_: SourceSlice, number: int, slices: Sequence[SourceSlice], context: StudyContext
 ) -> Dataset:
     """Single-frame CT dataset for one slice, with its index as SOPInstanceUID.
 
@@ -115,7 +115,7 @@ def _flat_source(
     source = reference(context, first)
     source.SOPClassUID, source.SOPInstanceUID = CTImageStorage, str(number)
     source.FrameOfReferenceUID = first.frame_of_reference
-    source.ImagePositionPatient = [DS(mm, auto_format=True) for mm in one.position]
+    source.ImagePositionPatient = [DS(mm, auto_format=True) for mm in slice_.position]
     source.ImageOrientationPatient = list(first.header.orientation)
     source.PixelSpacing = list(first.header.spacing)
     source.SliceThickness = DS(slices[0].thickness, auto_format=True)
@@ -124,39 +124,40 @@ def _flat_source(
     return source
 
 
-def _describe_frames(made: ParametricMap, slices: Sequence[SourceSlice]) -> None:
+def _describe_frames(dataset: ParametricMap, slices: Sequence[SourceSlice]) -> None:
     """Set the references to the source images, and per-frame groups for values that differ between slices."""
-    shared = made.SharedFunctionalGroupsSequence[0]
-    same_plane = len({one.middle.header.orientation for one in slices}) == 1
-    same_size = len({(one.middle.header.spacing, one.thickness) for one in slices}) == 1
+    shared = dataset.SharedFunctionalGroupsSequence[0]
+    same_plane = len({slice_.middle.header.orientation for slice_ in slices}) == 1
+    same_size = len({(slice_.middle.header.spacing, slice_.thickness) for slice_ in slices}) == 1
     if not same_plane:
         del shared.PlaneOrientationSequence
-        made.pop("DimensionOrganizationType", None)
+        dataset.pop("DimensionOrganizationType", None)
     if not (same_plane and same_size):
         del shared.PixelMeasuresSequence
-    for frame in made.PerFrameFunctionalGroupsSequence:
+    for frame in dataset.PerFrameFunctionalGroupsSequence:
         derivation = frame.DerivationImageSequence[0]
         (flat,) = derivation.SourceImageSequence
-        one = slices[int(flat.ReferencedSOPInstanceUID)]
-        derivation.SourceImageSequence = [_source_item(flat, image, len(one.images)) for image in one.images]
+        slice_ = slices[int(flat.ReferencedSOPInstanceUID)]
+        images, header = slice_.images, slice_.middle.header
+        derivation.SourceImageSequence = [_source_item(flat, image, len(images)) for image in images]
         if "PlaneOrientationSequence" not in shared:
             frame.PlaneOrientationSequence = PlaneOrientationSequence(
-                CoordinateSystemNames.PATIENT, one.middle.header.orientation
+                CoordinateSystemNames.PATIENT, header.orientation
             )
         if "PixelMeasuresSequence" not in shared:
-            frame.PixelMeasuresSequence = PixelMeasuresSequence(one.middle.header.spacing, one.thickness)
+            frame.PixelMeasuresSequence = PixelMeasuresSequence(header.spacing, slice_.thickness)
     by_series: dict[str, dict[str, Dataset]] = {}
-    for image in (image for one in slices for image in one.images):
+    for image in (image for slice_ in slices for image in slice_.images):
         item = Dataset()
         item.ReferencedSOPClassUID, item.ReferencedSOPInstanceUID = image.sop_class, image.sop_uid
         by_series.setdefault(image.series_uid, {})[image.sop_uid] = item
-    made.SourceImageSequence = [item for items in by_series.values() for item in items.values()]
-    made.ReferencedSeriesSequence = []
+    dataset.SourceImageSequence = [item for items in by_series.values() for item in items.values()]
+    dataset.ReferencedSeriesSequence = []
     for series_uid, items in by_series.items():
         series = Dataset()
         series.SeriesInstanceUID = series_uid
         series.ReferencedInstanceSequence = list(items.values())
-        made.ReferencedSeriesSequence.append(series)
+        dataset.ReferencedSeriesSequence.append(series)
 
 
 def _source_item(flat: Dataset, image: SourceImage, n_images: int) -> Dataset:

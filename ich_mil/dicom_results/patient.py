@@ -66,15 +66,15 @@ def patient_and_study(first: Elements, study_uid: str, notes: list[str]) -> Data
     return elements
 
 
-def link_order(made: Dataset) -> None:
+def link_order(dataset: Dataset) -> None:
     """Copy the order number (`ORDER`) of a report to its Referenced Request Sequence (PS3.3 C.17.2)."""
-    if ORDER not in made or made.Modality not in ("SR", "KO"):
+    if ORDER not in dataset or dataset.Modality not in ("SR", "KO"):
         return
     request = Dataset()
-    request.StudyInstanceUID = made.StudyInstanceUID
-    setattr(request, ORDER, made[ORDER].value)
+    request.StudyInstanceUID = dataset.StudyInstanceUID
+    setattr(request, ORDER, dataset[ORDER].value)
     for keyword in ("AccessionNumber", "PlacerOrderNumberImagingServiceRequest", "RequestedProcedureID"):
         setattr(request, keyword, "")
     request.RequestedProcedureDescription = ""
     request.ReferencedStudySequence, request.RequestedProcedureCodeSequence = [], []
-    made.ReferencedRequestSequence = [request]
+    dataset.ReferencedRequestSequence = [request]

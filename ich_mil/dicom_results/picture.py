@@ -78,31 +78,31 @@ def summary_picture(
         _say(figure, 0.868 - 0.0155 * number, line, 9, colour=_GREY)
     _strip(figure.add_axes((0.07, 0.655, 0.89, 0.145)), scan, shown)
     pictures = _grey(hu, shown)
-    for i, place in enumerate(shown):
-        corner = (32 + 244 * (i % 4), 340 - 282 * (i // 4))
-        title = f"slice {place + 1}: {percent(scan.slices[place].probability)}"
-        picture = _coloured(pictures[i], _map_of(maps, place), LOCATION)
-        _show(figure, picture, corner, 228, title, edges[place])
+    for cell, i in enumerate(shown):
+        corner = (32 + 244 * (cell % 4), 340 - 282 * (cell // 4))
+        title = f"slice {i + 1}: {percent(scan.slices[i].probability)}"
+        picture = _coloured(pictures[cell], _map_of(maps, i), LOCATION)
+        _show(figure, picture, corner, 228, title, edges[i])
     _say(figure, 0.044, f"{NOTICE} The original images are unchanged: look at the full study.", 11)
     warm = "" if maps is None else "Warm colours: likely location of a bleed. "
-    about = f"{warm}Slices count from below. {model.name}, version {model.version}, weights {model.weights}"
-    _say(figure, 0.024, about, 8, colour=_GREY)
+    footer = f"{warm}Slices count from below. {model.name}, version {model.version}, weights {model.weights}"
+    _say(figure, 0.024, footer, 8, colour=_GREY)
     _say(figure, 0.009, f"Trained on {model.trained_on}", 8, colour=_GREY)
     return _pixels(figure)
 
 
 @own_style
 def slice_picture(
-    scan: ScanPrediction, place: int, hu: np.ndarray, maps: ScanMaps, edges: Edges | None
+    scan: ScanPrediction, index: int, hu: np.ndarray, maps: ScanMaps, edges: Edges | None
 ) -> np.ndarray:
-    """Draw slice `place` beside the likely location of a bleed and its standard deviation.
+    """Draw slice `index` beside the likely location of a bleed and its standard deviation.
 
     Arguments as for `summary_picture`. Returns (480, 1200, 3) uint8 RGB.
     """
     figure = _page(12.0, 4.8)
-    one = scan.slices[place]
-    (picture,) = _grey(hu, [place])
-    at = int(np.searchsorted(maps.slices, place))
+    slice_ = scan.slices[index]
+    (picture,) = _grey(hu, [index])
+    at = int(np.searchsorted(maps.slices, index))
     panels = (
         ("the slice", _coloured(picture, None, LOCATION)),
         ("likely location of a bleed", _coloured(picture, maps.mean[at], LOCATION)),
@@ -110,12 +110,12 @@ def slice_picture(
     )
     for i, (title, panel) in enumerate(panels):
         _show(figure, panel, (10 + 398 * i, 30), 384, title, edges)
-    low, high = one.interval_95
+    low, high = slice_.interval_95
     _say(
         figure,
         0.955,
-        f"Intracranial hemorrhage: slice {place + 1} of {len(scan.slices)} from below, probability "
-        f"{percent(one.probability)}, "
+        f"Intracranial hemorrhage: slice {index + 1} of {len(scan.slices)} from below, probability "
+        f"{percent(slice_.probability)}, "
         f"95 % interval {percent(low)} to {percent(high)}",
         13,
     )
@@ -145,16 +145,16 @@ def _strip(ax: Axes, scan: ScanPrediction, shown: Sequence[int]) -> None:
 
     Only the triangles of slices that reach the threshold have the colour of an alarm.
     """
-    place = np.arange(1, len(scan.slices) + 1)
-    low, high = np.array([one.interval_95 for one in scan.slices]).T
+    x = np.arange(1, len(scan.slices) + 1)
+    low, high = np.array([slice_.interval_95 for slice_ in scan.slices]).T
     ax.set_facecolor(_BLACK)
-    ax.bar(place, [one.probability for one in scan.slices], width=0.86, color=SKY, alpha=0.75, linewidth=0)
-    ax.vlines(place, low, high, color=_WHITE, linewidth=min(3.0, 150 / len(place)))
+    ax.bar(x, [slice_.probability for slice_ in scan.slices], width=0.86, color=SKY, alpha=0.75, linewidth=0)
+    ax.vlines(x, low, high, color=_WHITE, linewidth=min(3.0, 150 / len(x)))
     ax.axhline(THRESHOLD, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)))
     for i in shown:
         colour = VERMILION if scan.slices[i].probability >= THRESHOLD else _GREY
         ax.plot(i + 1, 1.08, "v", color=colour, markersize=6, clip_on=False)
-    ax.set(xlim=(0.3, len(place) + 0.7), ylim=(0, 1.12))
+    ax.set(xlim=(0.3, len(x) + 0.7), ylim=(0, 1.12))
     ax.set_yticks([0, 0.5, 1], ["0 %", "50 %", "100 %"])
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.tick_params(colors=_WHITE, labelsize=9)
@@ -163,14 +163,14 @@ def _strip(ax: Axes, scan: ScanPrediction, shown: Sequence[int]) -> None:
     ax.set_xlabel("slice, from the lowest to the highest", color=_WHITE, fontsize=9)
 
 
-def _grey(hu: np.ndarray, places: Sequence[int]) -> np.ndarray:
-    return apply_windows(torch.from_numpy(hu[list(places)]), (WINDOWS["brain"],))[:, 0].numpy()
+def _grey(hu: np.ndarray, indices: Sequence[int]) -> np.ndarray:
+    return apply_windows(torch.from_numpy(hu[list(indices)]), (WINDOWS["brain"],))[:, 0].numpy()
 
 
-def _map_of(maps: ScanMaps | None, place: int) -> np.ndarray | None:
-    if maps is None or place not in maps.slices:
+def _map_of(maps: ScanMaps | None, index: int) -> np.ndarray | None:
+    if maps is None or index not in maps.slices:
         return None
-    return maps.mean[int(np.searchsorted(maps.slices, place))]
+    return maps.mean[int(np.searchsorted(maps.slices, index))]
 
 
 def _coloured(grey: np.ndarray, values: np.ndarray | None, shades: Shades) -> np.ndarray:

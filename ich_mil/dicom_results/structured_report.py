@@ -55,7 +55,7 @@ def structured_report(
         procedure_reported=codes.CT_HEAD,
         imaging_measurements=[
             _scan_group(scan, decided_by, identity),
-            *(_slice_group(one, context, identity, len(scan.slices)) for one in scan.slices),
+            *(_slice_group(slice_, context, identity, len(scan.slices)) for slice_ in scan.slices),
         ],
         title=standard.DCM.ImagingMeasurementReport,
     )
@@ -63,16 +63,16 @@ def structured_report(
         content[0].ContentSequence.append(
             TextContentItem(codes.COMMENT, paragraph(comment), RelationshipTypeValues.CONTAINS)
         )
-    own = identity.of_object(Kind.REPORT)
+    arguments = identity.of_object(Kind.REPORT)
     # an object that changes no result, such as a dose report, leads to the same report once more
-    older = [one for one in older if one.SOPInstanceUID != own["sop_instance_uid"]]
+    older = [dataset for dataset in older if dataset.SOPInstanceUID != arguments["sop_instance_uid"]]
     report = ComprehensiveSR(
         evidence=_evidence(context),
         content=content[0],
         is_complete=True,
         coding_schemes=[codes.coding_scheme()],
         previous_versions=older or None,
-        **own,
+        **arguments,
     )
     identity.finish(report, context)
     return report
@@ -103,7 +103,7 @@ def _algorithm(identity: Identity) -> AlgorithmIdentification:
     parameters = [f"configuration {model.config}", f"trained on {model.trained_on}"]
     parameters += [f"calibration: {model.calibration}"] if model.calibration else []
     return AlgorithmIdentification(
-        *_name_and_version(identity), parameters=[paragraph(one) for one in parameters]
+        *_name_and_version(identity), parameters=[paragraph(text) for text in parameters]
     )
 
 
@@ -132,16 +132,16 @@ def _scan_group(
 
 
 def _slice_group(
-    one: SliceResult, context: StudyContext, identity: Identity, n_slices: int
+    slice_: SliceResult, context: StudyContext, identity: Identity, n_slices: int
 ) -> MeasurementsAndQualitativeEvaluations:
-    measurements = _probability(one)
-    if one.scan_without is not None:
-        measurements.append(Measurement(codes.SCAN_WITHOUT, one.scan_without, codes.NO_UNITS))
-    source = context.slices[one.slice]
+    measurements = _probability(slice_)
+    if slice_.scan_without is not None:
+        measurements.append(Measurement(codes.SCAN_WITHOUT, slice_.scan_without, codes.NO_UNITS))
+    source = context.slices[slice_.slice]
     return MeasurementsAndQualitativeEvaluations(
         tracking_identifier=TrackingIdentifier(
-            identity.uid("slice", str(one.slice)),
-            paragraph(f"slice {one.slice + 1} of {n_slices} from below ({source.original})"),
+            identity.uid("slice", str(slice_.slice)),
+            paragraph(f"slice {slice_.slice + 1} of {n_slices} from below ({source.original})"),
         ),
         algorithm_id=AlgorithmIdentification(*_name_and_version(identity)),
         measurements=measurements,

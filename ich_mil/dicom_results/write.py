@@ -55,18 +55,18 @@ def write_dicom_results(
     identity = identify(scan, results, context, maps, datetime.now())
     fine = None if maps is None or not len(maps.slices) else maps.on_grid(*hu.shape[1:])
     older = [dcmread(path) for path in replaced if path.match(Kind.REPORT.file_name("*"))]
-    made: dict[Kind, list[Dataset]] = {
+    datasets: dict[Kind, list[Dataset]] = {
         Kind.CAPTURE: [*secondary_captures(scan, results, hu, fine, context, identity)],
         Kind.MAP: [] if fine is None else [*parametric_maps(fine, context, identity)],
         Kind.REPORT: [structured_report(scan, results.decided_by, context, identity, older)],
         Kind.KEY: [key_objects(scan, context, identity)],
     }
     paths = []
-    for kind, objects in made.items():
-        for number, one in enumerate(objects, start=1):
+    for kind, of_kind in datasets.items():
+        for number, dataset in enumerate(of_kind, start=1):
             paths.append(folder / kind.file_name(number))
             with whole_file(paths[-1]) as temporary:
-                dcmwrite(temporary, one, enforce_file_format=True)
+                dcmwrite(temporary, dataset, enforce_file_format=True)
     remove_dicom_results(folder, but=paths)  # an earlier result may have had more files
     return paths
 

@@ -88,14 +88,13 @@ def label_reports(
         ranks = range(1, len(terms) + 1)
         write_csv(out / "terms.csv", pd.DataFrame({"rank": ranks, "term": terms}))
         write_csv(out / "sentences.csv", _sentence_table(statements))
-        left = [_is_left_out(label, uncertain) for label in labels]
         value = {"positive": 1, "negative": 0, "uncertain": int(uncertain == "positive")}
         kept = [
-            (one.scan, value[one.outcome], one.probability, "|".join(one.kinds))
-            for one, away in zip(labels, left, strict=True)
-            if not away
+            (label.scan, value[label.outcome], label.probability, "|".join(label.kinds))
+            for label in labels
+            if not _is_left_out(label, uncertain)
         ]
-        dropped = [(one.scan, REASONS[one.reason]) for one, away in zip(labels, left, strict=True) if away]
+        dropped = [(label.scan, REASONS[label.reason]) for label in labels if _is_left_out(label, uncertain)]
         write_csv(out / "labels.csv", pd.DataFrame(kept, columns=["scan", "label", "probability", "kinds"]))
         write_csv(out / "left_out.csv", pd.DataFrame(dropped, columns=["scan", "reason"]))
         write_text(out / "reports.html", render_reports(page))
@@ -121,7 +120,7 @@ def _terms(reports: Sequence[Report], seeds: Sequence[str], source: Path, *, eng
 
 
 def _counts(statements: Sequence[Sequence[Statement]]) -> dict[str, int]:
-    counts = Counter(one.verdict.label for of_report in statements for one in of_report)
+    counts = Counter(statement.verdict.label for of_report in statements for statement in of_report)
     return {label: counts[label] for label in LABELS}
 
 
@@ -133,20 +132,20 @@ def _shown(labels: Sequence[ScanLabel], statements: Sequence[Sequence[Statement]
     check = set(least_sure(labels))
     order = {"present": 0, "uncertain": 1, "absent": 2, "other": 3}
     shown = []
-    for one in labels:
-        stated = [row for row in by_scan[one.scan] if row.verdict.label in order or row.verdict.normal]
+    for label in labels:
+        stated = [row for row in by_scan[label.scan] if row.verdict.label in order or row.verdict.normal]
         stated.sort(key=lambda row: order.get(row.verdict.label, 4))
-        note = REASONS[one.reason] if one.reason else "corrected by a person" if one.corrected else ""
+        note = REASONS[label.reason] if label.reason else "corrected by a person" if label.corrected else ""
         sentences = [ShownSentence(row.verdict.label, row.text, row.verdict.evidence) for row in stated]
         shown.append(
             ShownScan(
-                one.scan,
-                one.outcome,
-                one.probability,
-                one.kinds,
+                label.scan,
+                label.outcome,
+                label.probability,
+                label.kinds,
                 note=note,
-                corrected=one.corrected,
-                check=one.scan in check,
+                corrected=label.corrected,
+                check=label.scan in check,
                 sentences=sentences,
             )
         )
@@ -155,9 +154,9 @@ def _shown(labels: Sequence[ScanLabel], statements: Sequence[Sequence[Statement]
 
 def _sentence_table(statements: Sequence[Sequence[Statement]]) -> pd.DataFrame:
     rows = [
-        (one.report, one.text, one.verdict.label, "|".join(one.verdict.kinds), "|".join(one.verdict.evidence))
+        (row.report, row.text, row.verdict.label, "|".join(row.verdict.kinds), "|".join(row.verdict.evidence))
         for of_report in statements
-        for one in of_report
+        for row in of_report
     ]
     return pd.DataFrame(rows, columns=["report", "sentence", "label", "kinds", "evidence"])
 
@@ -175,12 +174,12 @@ def _tell(
     out: Path, reports: Sequence[Report], labels: Sequence[ScanLabel], uncertain: Uncertain, skipped: int
 ) -> None:
     """Print counts; no text of a report is printed."""
-    counts = Counter(one.outcome for one in labels)
-    away = Counter(one.reason for one in labels if _is_left_out(one, uncertain))
+    counts = Counter(label.outcome for label in labels)
+    away = Counter(label.reason for label in labels if _is_left_out(label, uncertain))
     say(f"{len(reports)} reports of {len(labels)} scans")
     if skipped:
         say(f"DICOM objects that are no reports: {skipped}")
-    if corrected := sum(one.corrected for one in labels):
+    if corrected := sum(label.corrected for label in labels):
         say(f"{out / CORRECTIONS}: {corrected} labels corrected")
     say(f"{out / 'labels.csv'}: {counts['positive']} positive, {counts['negative']} negative")
     for reason, count in sorted(away.items()):

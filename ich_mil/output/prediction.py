@@ -70,12 +70,12 @@ def predict_folder(
     rule, ledger = decision_rule(model.triage), general_ledger(prepared)
     results = Results("new", trained.provenance, rule, tuple(predicted), ledger)
     remove_shown(out)
-    for path, own in zip(
+    for path, features in zip(
         trained.feature_files(out / "features.safetensors"),
         zip(*(of_scan.members for of_scan in views), strict=True),
         strict=True,
     ):
-        write_features(join_features(own), path)
+        write_features(join_features(features), path)
     write_results(results, out)
     if model.slice_kinds is not None:
         model.slice_kinds.submit(views, prepared, root, out / "submission.csv")

@@ -67,16 +67,16 @@ def validate_and_report(config: RunConfig, external: PreparedSet | None) -> bool
     if not sets:
         say(f"{config.out}: no scans are held out to measure it on; 'ich-mil validate' takes others")
         return False
-    evaluated = [_measured(model, one, config.out / name) for name, one in sets.items()]
+    evaluated = [_measured(model, measured, config.out / name) for name, measured in sets.items()]
     run, last = config.out, evaluated[-1]
-    on_slices = any(one.slice_labels or one.layout == "slices" for one in config.training_sets.values())
+    on_slices = any(set_.slice_labels or set_.layout == "slices" for set_ in config.training_sets.values())
     page = RunPage(
         title=f"Run {run.name}",
         model=model.provenance,
         config=(run / "config.yaml").read_text(encoding="utf-8"),
         versions=read_run(run)["versions"],
-        splits=[_count(train), *(_count(one.measured) for one in evaluated)],
-        sets=[_shown(model, one) for one in reversed(evaluated)],
+        splits=[_count(train), *(_count(evaluation.measured) for evaluation in evaluated)],
+        sets=[_shown(model, evaluation) for evaluation in reversed(evaluated)],
         curves=_curves(run / "cnn" / "log.csv"),
         links=_study_pages(model, last, run / last.measured.name, run / "report.html", most=config.pages),
         ledger=_ledger(last),
@@ -101,12 +101,12 @@ def validate_folder(site: Site, *, model: Path, out: Path, prevalence: float | N
         trained = load_model(model)
         if prevalence is not None:
             trained = trained.at_prevalence(prevalence)
-        one = site.measured(trained, prepared, out)
-        evaluated = _measured(trained, one, out)
+        measured = site.measured(trained, prepared, out)
+        evaluated = _measured(trained, measured, out)
         page = RunPage(
             title=f"Validation: {site.root.resolve().name}",
             model=trained.provenance,
-            splits=[_count(one)],
+            splits=[_count(measured)],
             sets=[_shown(trained, evaluated)],
             links=_study_pages(trained, evaluated, out, out / "metrics.html", most=MOST_ERRORS),
             ledger=_ledger(evaluated),
@@ -124,14 +124,14 @@ def _measured(model: TrainedModel, measured: MeasuredSet, out: Path) -> Evaluati
 
 
 def _study_pages(
-    model: TrainedModel, one: Evaluation, folder: Path, page: Path, *, most: int
+    model: TrainedModel, evaluation: Evaluation, folder: Path, page: Path, *, most: int
 ) -> dict[str, str]:
     """Write study pages beside `page`: of the worst errors, then of the most probable scans.
 
     Returns:
         Addresses relative to `page` by scan; none for public features. `folder` is that of the predictions.
     """
-    prepared, results = one.measured.prepared, one.results
+    prepared, results = evaluation.measured.prepared, evaluation.results
     if prepared is None:
         return {}
     ordered = [*worst_errors(results.scans), *sorted(results.scans, key=lambda scan: -scan.probability)]
@@ -147,32 +147,31 @@ def _study_pages(
     return links
 
 
-def _ledger(one: Evaluation) -> Counter[str] | None:
+def _ledger(evaluation: Evaluation) -> Counter[str] | None:
     """Ledger lines by code; None for public features."""
-    if one.measured.prepared is None:
+    if evaluation.measured.prepared is None:
         return None
-    return Counter(
-        entry.code for entry in chain(one.results.ledger, *(scan.ledger for scan in one.results.scans))
-    )
+    results = evaluation.results
+    return Counter(entry.code for entry in chain(results.ledger, *(scan.ledger for scan in results.scans)))
 
 
-def _shown(model: TrainedModel, one: Evaluation) -> EvaluatedSet:
+def _shown(model: TrainedModel, evaluation: Evaluation) -> EvaluatedSet:
     """Evaluated set for the page, with curves of the head and of the CNN if any scan has a label."""
-    features, curves = one.measured.features, defaultdict[str, dict[str, pd.DataFrame]](dict)
+    features, curves = evaluation.measured.features, defaultdict[str, dict[str, pd.DataFrame]](dict)
     labels = features.labels.numpy()
-    networks = [row for row in one.rows if row.name.startswith("CNN alone") and row.scan is not None]
-    for row in [one.rows[0], *networks[-1:]] if (labels != UNKNOWN).any() else []:
+    networks = [row for row in evaluation.rows if row.name.startswith("CNN alone") and row.scan is not None]
+    for row in [evaluation.rows[0], *networks[-1:]] if (labels != UNKNOWN).any() else []:
         assert row.scan is not None  # the head has one
         of_row = labels, row.scan, features.patients
-        resamples = model.bootstrap if row is one.rows[0] else 1
+        resamples = model.bootstrap if row is evaluation.rows[0] else 1
         table = calibration_table(*of_row, seed=model.seed, resamples=resamples)
-        found = scan_curves(*of_row, seed=model.seed, resamples=resamples)
-        found["calibration"] = table.rename(columns={"probability": "x", "share": "y"})[
+        frames = scan_curves(*of_row, seed=model.seed, resamples=resamples)
+        frames["calibration"] = table.rename(columns={"probability": "x", "share": "y"})[
             ["x", "y", "low", "high"]
         ]
-        for name, frame in found.items():
-            curves[name][row.name] = frame if row is one.rows[0] else frame[["x", "y"]]
-    return EvaluatedSet(one.measured.title, one.table, curves, one.results.scans)
+        for name, frame in frames.items():
+            curves[name][row.name] = frame if row is evaluation.rows[0] else frame[["x", "y"]]
+    return EvaluatedSet(evaluation.measured.title, evaluation.table, curves, evaluation.results.scans)
 
 
 def _curves(log: Path) -> pd.DataFrame | None:
@@ -188,10 +187,10 @@ def _curves(log: Path) -> pd.DataFrame | None:
         ) from error
 
 
-def _count(one: MeasuredSet) -> SplitCount:
-    features = one.features
+def _count(measured: MeasuredSet) -> SplitCount:
+    features = measured.features
     return SplitCount(
-        name=one.name,
+        name=measured.name,
         scans=features.n_scans,
         patients=len(set(features.patients)),
         slices=len(features.x),

@@ -80,11 +80,11 @@ class StudyPages:
         if self._shown.dicom:
             from ich_mil.dicom_results.write import write_dicom_results  # imports highdicom
 
-            place = self._folder / "dicom" / path.stem
+            folder = self._folder / "dicom" / path.stem
             try:
                 with study.on_disk() as read:
                     self.written += write_dicom_results(
-                        scan, self._results, read, maps, place, replaced=self._shown.replaced
+                        scan, self._results, read, maps, folder, replaced=self._shown.replaced
                     )
             except DataError as error:
                 self._failed.append(error)
@@ -136,7 +136,7 @@ def remove_shown(folder: Path) -> None:
     for pattern in ("scan-*.html", "studies/*.html", "index.html", "maps/*.safetensors", "decisions.csv"):
         for path in folder.glob(pattern):
             path.unlink()
-    for place in folder.glob("dicom/scan-*"):
+    for scan_folder in folder.glob("dicom/scan-*"):
         from ich_mil.dicom_results.write import remove_dicom_results
 
-        remove_dicom_results(place)
+        remove_dicom_results(scan_folder)

@@ -48,11 +48,11 @@ def render_cohort(
         ValueError: a link is not relative.
     """
     scans = worklist(results)
-    about = defaultdict(list)
+    by_scan = defaultdict(list)
     for line in results.ledger:
-        about[line.scan].append(line)
+        by_scan[line.scan].append(line)
     missing = {
-        scan: problems(line for line in about[scan] if line.code != Code.SCAN_EMPTY)
+        scan: problems(line for line in by_scan[scan] if line.code != Code.SCAN_EMPTY)
         for scan in dict.fromkeys(line.scan for line in results.ledger if line.code == Code.SCAN_EMPTY)
     }
     stray = in_no_study(results.ledger)
@@ -71,20 +71,20 @@ def render_cohort(
                 "link": links.get(scan.scan, ""),
                 "runs": _runs(scan),
                 "problems": problems(scan.ledger),
-                "texts": [own[name] for name in TEXTS if name in (own := in_words(texts.get(scan.scan, {})))],
+                "texts": [*filter(None, map(in_words(texts.get(scan.scan, {})).get, TEXTS))],
             }
             for scan in scans
         ],
         flagged=sum(bool(problems(scan.ledger)) for scan in scans),
         labelled=any(scan.label is not None for scan in scans),
         missing=missing,
-        places={line.scan: line.file for line in results.ledger if line.code == Code.SCAN_EMPTY},
+        files={line.scan: line.file for line in results.ledger if line.code == Code.SCAN_EMPTY},
         n_stray=len(stray),
         stray=problems(stray),
         other=[
             line
-            for tell in (problems, routine)
-            for line in tell(e for e in results.ledger if e.scan not in missing and e not in above)
+            for describe in (problems, routine)
+            for line in describe(e for e in results.ledger if e.scan not in missing and e not in above)
         ],
     )
 

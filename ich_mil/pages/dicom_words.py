@@ -35,9 +35,9 @@ _UNITS = {"D": "days", "W": "weeks", "M": "months", "Y": "y"}
 def in_words(texts: Mapping[str, str]) -> dict[str, str]:
     """Texts by label, in display order; keywords without a label keep their names."""
     values = dict(texts)
-    about = [date_in_words(values.pop("StudyDate", "")), age_in_words(texts), values.pop("PatientSex", "")]
+    study = [date_in_words(values.pop("StudyDate", "")), age_in_words(texts), values.pop("PatientSex", "")]
     values.pop("PatientAge", None)
-    values["StudyDate"] = ", ".join(filter(None, about))
+    values["StudyDate"] = ", ".join(filter(None, study))
     if "PatientName" in values:
         values["PatientName"] = name_in_words(values["PatientName"])
     if "PatientBirthDate" in values:
@@ -48,12 +48,12 @@ def in_words(texts: Mapping[str, str]) -> dict[str, str]:
 
 def title_of(scan: ScanPrediction, texts: Mapping[str, str]) -> str:
     """Title of a study page: patient, date and series where texts are shown, else folder and a short key."""
-    parts = [
+    fields = [
         name_in_words(texts.get("PatientName", "")) or scan.title,
         date_in_words(texts.get("StudyDate", "")),
         texts.get("SeriesDescription", ""),
     ]
-    return ", ".join(filter(None, parts))
+    return ", ".join(filter(None, fields))
 
 
 def name_in_words(name: str) -> str:
@@ -84,8 +84,8 @@ def age_in_words(texts: Mapping[str, str]) -> str:
 
 
 def _date(text: str) -> date | None:
-    parts = _DATE.fullmatch(text)
+    match = _DATE.fullmatch(text)
     try:
-        return date(*map(int, parts.groups())) if parts else None
+        return date(*map(int, match.groups())) if match else None
     except ValueError:
         return None

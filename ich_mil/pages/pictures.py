@@ -97,7 +97,7 @@ def slice_pictures(hu: np.ndarray) -> dict[str, list[str]]:
             pictures.append([_data_uri(file, "jpeg") for file in files])
         else:
             break
-    return {name: [one[c] for one in pictures] for c, name in enumerate(WINDOWS)}
+    return {name: [uris[c] for uris in pictures] for c, name in enumerate(WINDOWS)}
 
 
 def overlay(maps: ScanMaps, of: str, shape: tuple[int, int]) -> Overlay:
@@ -111,8 +111,8 @@ def overlay(maps: ScanMaps, of: str, shape: tuple[int, int]) -> Overlay:
     shades = LOCATION if of == "mean" else UNCERTAINTY
     shares = np.nan_to_num(fine / shades.top, nan=0.0, posinf=0.0, neginf=0.0).clip(0, 1)
     pictures = {
-        int(place): _data_uri(_coloured(share, shades), "png")
-        for place, share in zip(maps.slices, shares, strict=True)
+        int(index): _data_uri(_coloured(share, shades), "png")
+        for index, share in zip(maps.slices, shares, strict=True)
     }
     ramp = np.repeat(np.linspace(0, 1, LEVELS)[None], 12, axis=0)
     return Overlay(pictures, shades.top, _data_uri(_coloured(ramp, shades), "png"))
@@ -158,8 +158,8 @@ def _jpeg(picture: Image.Image) -> bytes:
 
 def _windowed(hu: np.ndarray, windows: Windows) -> list[np.ndarray]:
     """Apply C windows to each slice; returns n arrays (C, H, W) uint8."""
-    copies = (torch.from_numpy(np.array(one[None])) for one in hu)  # torch warns about a read-only memory map
-    return [apply_windows(one, windows)[0].mul_(255).round_().byte().numpy() for one in copies]
+    copies = (torch.from_numpy(np.array(slice_[None])) for slice_ in hu)  # torch warns about read-only maps
+    return [apply_windows(copy, windows)[0].mul_(255).round_().byte().numpy() for copy in copies]
 
 
 def _shrunk(picture: np.ndarray, side: int) -> Image.Image:

@@ -79,20 +79,20 @@ class ReportsPage:
 def render_reports(page: ReportsPage) -> str:
     """Render the page as one HTML document."""
     order = list(OUTCOMES)
-    scans = sorted(page.scans, key=lambda one: (not one.check, order.index(one.outcome), one.scan))
-    kept = {one.scan: LABEL_OF[one.outcome] for one in page.scans if one.corrected}
+    scans = sorted(page.scans, key=lambda scan: (not scan.check, order.index(scan.outcome), scan.scan))
+    kept = {scan.scan: LABEL_OF[scan.outcome] for scan in page.scans if scan.corrected}
     return render(
         "reports.html.j2",
         script="reports.js",
         page=page,
         scans=scans[:MOST_SCANS],
         most_sentences=MOST_SENTENCES,
-        counts={outcome: sum(one.outcome == outcome for one in scans) for outcome in OUTCOMES},
+        counts={outcome: sum(scan.outcome == outcome for scan in scans) for outcome in OUTCOMES},
         words=OUTCOMES,
         label_of=LABEL_OF,
         tones={"uncertain": "look", "positive": "positive", "negative": "negative"},
         corrected=len(kept),
-        check=sum(one.check for one in scans),
+        check=sum(scan.check for scan in scans),
         terms=page.terms[:MOST_TERMS],
         data=embedded(kept),
     )

@@ -122,7 +122,7 @@ class RunPage:
 def worst_errors(scans: Sequence[ScanPrediction]) -> list[ScanPrediction]:
     """The `MOST_ERRORS` labelled scans whose probability is furthest from the label, the furthest first."""
     labelled = [(abs(scan.label - scan.probability), scan) for scan in scans if scan.label is not None]
-    return [scan for _, scan in sorted(labelled, key=lambda one: (-one[0], one[1].scan))[:MOST_ERRORS]]
+    return [scan for _, scan in sorted(labelled, key=lambda pair: (-pair[0], pair[1].scan))[:MOST_ERRORS]]
 
 
 def render_run(page: RunPage) -> str:
@@ -132,30 +132,31 @@ def render_run(page: RunPage) -> str:
         ValueError: a link is not relative.
     """
     scans = page.sets[0].scans if page.sets else ()
+    linked = [scan for scan in scans if scan.scan in page.links]
     return render(
         "run.html.j2",
         page=page,
-        sets=[_evaluated(one) for one in page.sets],
+        sets=[_evaluated(set_) for set_ in page.sets],
         errors=worst_errors(scans),
-        linked=sorted((one for one in scans if one.scan in page.links), key=lambda one: -one.probability),
+        linked=sorted(linked, key=lambda scan: -scan.probability),
         training=_training_plots(page.curves),
     )
 
 
-def _evaluated(one: EvaluatedSet) -> dict[str, Any]:
-    table = one.table[(one.table.level == SCAN) & (one.table.model == one.table.model.iloc[0])]
+def _evaluated(set_: EvaluatedSet) -> dict[str, Any]:
+    table = set_.table[(set_.table.level == SCAN) & (set_.table.model == set_.table.model.iloc[0])]
     rows = {str(row["metric"]): row for row in table.to_dict("records")}
     first = rows["auc"]
     return {
-        "name": one.name,
+        "name": set_.name,
         "n": first["n"],
         "positives": first["positives"],
         "patients": first["patients"],
         "auc": format_value(first["value"], first["low"], first["high"]),
         "figures": [(name, rows[metric]) for metric, name in FIGURES.items() if rows[metric]["value"] >= 0],
-        "plots": _plots(one.curves, prevalence=first["positives"] / max(1, first["n"])),
-        "blocks": table_blocks(one.table),
-        "notes": table_notes(one.table),
+        "plots": _plots(set_.curves, prevalence=first["positives"] / max(1, first["n"])),
+        "blocks": table_blocks(set_.table),
+        "notes": table_notes(set_.table),
     }
 
 
@@ -189,9 +190,9 @@ def _training_plots(curves: pd.DataFrame | None) -> list[Plot]:
     for title, losses in (("Loss", True), ("Other metrics", False)):
         known = {str(name): curves[name].dropna() for name in curves if ("loss" in str(name)) == losses}
         frames = {
-            name: pd.DataFrame({"x": one.index, "y": one.to_numpy()})
-            for name, one in known.items()
-            if len(one)
+            name: pd.DataFrame({"x": curve.index, "y": curve.to_numpy()})
+            for name, curve in known.items()
+            if len(curve)
         }
         if frames:
             both = pd.concat(frames.values())

@@ -82,8 +82,11 @@ def render_study(
     pictures, box = slice_pictures(hu), head_box(hu)
     planes = _overviews(scan, hu, box, spacing_mm)
     overlays = {} if maps is None else {of: overlay(maps, of, hu.shape[1:]) for of in OVERLAYS}
-    mapped = [] if maps is None else [int(place) for place in maps.slices]
-    likely = sorted(scan.slices, key=lambda one: (one.slice not in mapped, -one.probability, one.slice))
+    mapped = [] if maps is None else maps.slices.tolist()
+    likely = sorted(
+        scan.slices, key=lambda slice_: (slice_.slice not in mapped, -slice_.probability, slice_.slice)
+    )
+    shown = sorted(likely[:TOP_SLICES], key=lambda slice_: slice_.slice)
     return render(
         "study.html.j2",
         script="viewer.js",
@@ -107,24 +110,21 @@ def render_study(
         on_paper=PROBLEMS_ON_PAPER,
         strip=make_strip(scan, mapped),
         windows=WINDOWS,
-        overlays={OVERLAYS[of]: one for of, one in overlays.items()},
+        overlays={OVERLAYS[of]: heatmaps for of, heatmaps in overlays.items()},
         faint=FAINT,
         mapped=_ranges(mapped, len(scan.slices)),
         sides=_sides(edges),
-        top=[
-            _top(one, pictures, overlays, edges)
-            for one in sorted(likely[:TOP_SLICES], key=lambda one: one.slice)
-        ],
-        start=max(likely[:TOP_SLICES], key=lambda one: one.probability).slice,
-        labelled=any(one.label is not None for one in scan.slices),
-        rows=[_values(one) for one in scan.slices],
+        top=[_top(slice_, pictures, overlays, edges) for slice_ in shown],
+        start=max(likely[:TOP_SLICES], key=lambda slice_: slice_.probability).slice,
+        labelled=any(slice_.label is not None for slice_ in scan.slices),
+        rows=[_values(slice_) for slice_ in scan.slices],
         size=hu.shape[:0:-1],
         data=embedded(
             {
                 "pictures": pictures,
-                "edges": [one and one._asdict() for one in edges],
-                "overlays": {OVERLAYS[of]: one.pictures for of, one in overlays.items()},
-                "slices": [_values(one) for one in scan.slices],
+                "edges": [of_slice and of_slice._asdict() for of_slice in edges],
+                "overlays": {OVERLAYS[of]: heatmaps.pictures for of, heatmaps in overlays.items()},
+                "slices": [_values(slice_) for slice_ in scan.slices],
                 "runs": [[run.first, run.last] for run in scan.runs],
                 "windows": WINDOWS,
                 "box": [
@@ -142,11 +142,11 @@ def _extras(scan: ScanPrediction) -> list[dict[str, str]]:
     return [
         {
             "name": name[0].upper() + name[1:],
-            "text": one.text,
-            "primary": percent(one.primary),
-            "without": percent(one.scan_without),
+            "text": extra.text,
+            "primary": percent(extra.primary),
+            "without": percent(extra.scan_without),
         }
-        for one, name in zip(scan.extras, extra_names(scan), strict=True)
+        for extra, name in zip(scan.extras, extra_names(scan), strict=True)
     ]
 
 
@@ -154,7 +154,7 @@ def _overviews(
     scan: ScanPrediction, hu: np.ndarray, box: HeadBox, spacing_mm: tuple[float, float] | None
 ) -> dict[str, str]:
     """Coronal and sagittal overview of a scan with evenly spaced slices; empty for others."""
-    heights = [one.position_mm for one in scan.slices if one.position_mm is not None]
+    heights = [slice_.position_mm for slice_ in scan.slices if slice_.position_mm is not None]
     if spacing_mm is None or len(heights) < max(3, len(scan.slices)):
         return {}
     steps = np.diff(heights)
@@ -164,41 +164,41 @@ def _overviews(
     return overview(hu, box, (step, *spacing_mm))
 
 
-def _values(one: SliceResult) -> dict[str, str]:
-    low, high = one.interval_95
+def _values(slice_: SliceResult) -> dict[str, str]:
+    low, high = slice_.interval_95
     return {
-        "place": "" if one.position_mm is None else f"{one.position_mm:.1f} mm",
-        "probability": percent(one.probability),
+        "place": "" if slice_.position_mm is None else f"{slice_.position_mm:.1f} mm",
+        "probability": percent(slice_.probability),
         "interval": f"{percent(low)} to {percent(high)}",
-        "without": "–" if one.scan_without is None else percent(one.scan_without),
-        "label": {0: "no bleed", 1: "bleed", None: "–"}[one.label],
-        "corrections": ", ".join(Code(code).text for code in one.corrections) or "none",
+        "without": "–" if slice_.scan_without is None else percent(slice_.scan_without),
+        "label": {0: "no bleed", 1: "bleed", None: "–"}[slice_.label],
+        "corrections": ", ".join(Code(code).text for code in slice_.corrections) or "none",
     }
 
 
 def _top(
-    one: SliceResult,
+    slice_: SliceResult,
     pictures: dict[str, list[str]],
     overlays: dict[str, Overlay],
     edges: Sequence[Edges | None],
 ) -> dict[str, Any]:
     return {
-        "number": one.slice + 1,
-        "edges": edges[one.slice],
-        "values": _values(one),
-        "picture": pictures["brain"][one.slice],
-        "location": overlays["mean"].pictures.get(one.slice) if overlays else None,
+        "number": slice_.slice + 1,
+        "edges": edges[slice_.slice],
+        "values": _values(slice_),
+        "picture": pictures["brain"][slice_.slice],
+        "location": overlays["mean"].pictures.get(slice_.slice) if overlays else None,
     }
 
 
 def _sides(edges: Sequence[Edges | None]) -> str:
-    letters = {letter for one in edges if one for letter in one}
+    letters = {letter for of_slice in edges if of_slice for letter in of_slice}
     if not letters:
         return "The orientation of the slices is unknown: no side of the patient is marked."
     sides = ", ".join(f"{letter} {side}" for letter, side in SIDES.items() if letter in letters)
     return f"Letters at the edges mark the sides of the patient: {sides}."
 
 
-def _ranges(places: list[int], n_slices: int) -> str:
+def _ranges(indices: list[int], n_slices: int) -> str:
     """Format 0-based slice indices as '13–16, 20' for 12 to 15 and 19."""
-    return ", ".join(numbers(*run) for run in slice_runs(np.isin(np.arange(n_slices), places)))
+    return ", ".join(numbers(*run) for run in slice_runs(np.isin(np.arange(n_slices), indices)))

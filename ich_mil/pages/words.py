@@ -25,12 +25,12 @@ def unlike(scan: ScanPrediction) -> str:
 
 def kinds(scan: ScanPrediction) -> list[str]:
     """Sentences on the kinds of bleed, the most probable first."""
-    ordered = sorted(scan.kinds, key=lambda one: (-one.probability, one.name))
+    ordered = sorted(scan.kinds, key=lambda kind: (-kind.probability, kind.name))
     return [
-        f"{one.name}: {percent(one.probability)} (95 % interval {percent(one.interval_95[0])} to "
-        f"{percent(one.interval_95[1])}), mostly from {one.source} ({percent(one.share)} of the weight); "
-        f"held-out AUC {one.auc:.2f}"
-        for one in ordered
+        f"{kind.name}: {percent(kind.probability)} (95 % interval {percent(kind.interval_95[0])} to "
+        f"{percent(kind.interval_95[1])}), mostly from {kind.source} ({percent(kind.share)} of the weight); "
+        f"held-out AUC {kind.auc:.2f}"
+        for kind in ordered
     ]
 
 
@@ -55,24 +55,24 @@ def by_drop(scan: ScanPrediction) -> list[Run]:
 def extra_names(scan: ScanPrediction) -> list[str]:
     """Name of each of the scan's sentences and covariates: 'sentence 2', 'the covariates'."""
     return [
-        f"sentence {number}" if one.kind == "sentence" else "the covariates"
-        for number, one in enumerate(scan.extras, 1)
+        f"sentence {number}" if extra.kind == "sentence" else "the covariates"
+        for number, extra in enumerate(scan.extras, 1)
     ]
 
 
 def ranking(scan: ScanPrediction) -> list[tuple[float, str]]:
-    """What drove the scan's probability, by how far it would move without it, the furthest first.
+    """Inputs by the change of the scan's probability without them, the largest change first.
 
     Returns:
-        The scan's probability without it, and its name: a run of slices, a single slice if there is no run, a
-        sentence, or the covariates.
+        The scan's probability without an input, and the input's name: a run of slices, a single slice if
+        there is no run, a sentence, or the covariates.
     """
     slices = [(run.scan_without, span(run.first, run.last)) for run in scan.runs] or [
-        (one.scan_without, span(one.slice, one.slice)) for one in scan.slices
+        (slice_.scan_without, span(slice_.slice, slice_.slice)) for slice_ in scan.slices
     ]
-    extras = [(one.scan_without, name) for one, name in zip(scan.extras, extra_names(scan), strict=True)]
+    extras = [(extra.scan_without, name) for extra, name in zip(scan.extras, extra_names(scan), strict=True)]
     known = [(value, name) for value, name in [*slices, *extras] if value is not None]
-    return sorted(known, key=lambda one: -abs(one[0] - scan.probability))
+    return sorted(known, key=lambda pair: -abs(pair[0] - scan.probability))
 
 
 def drivers(scan: ScanPrediction) -> list[str]:
@@ -82,7 +82,7 @@ def drivers(scan: ScanPrediction) -> list[str]:
     """
     without = "Without {} the scan's probability would be {}."
     if scan.extras:
-        moving = [one for one in ranking(scan) if percent(one[0]) != percent(scan.probability)]
+        moving = [pair for pair in ranking(scan) if percent(pair[0]) != percent(scan.probability)]
         lines = [without.format(name, percent(value)) for value, name in moving[:MAX_DRIVERS]]
         return lines or ["No slice, sentence or covariate alone changes the scan's probability."]
     sentences = []
@@ -94,11 +94,13 @@ def drivers(scan: ScanPrediction) -> list[str]:
     if len(scan.runs) > MAX_RUNS:
         sentences.append(f"{len(scan.runs) - MAX_RUNS} more runs: see the chart of slices.")
     if not scan.runs:
-        top = max(scan.slices, key=lambda one: one.probability)
+        top = max(scan.slices, key=lambda slice_: slice_.probability)
         highest = f"the highest is slice {top.slice + 1} at {percent(top.probability)}"
         sentences.append(f"No slice reaches {percent(THRESHOLD)}; {highest}.")
-        known = [(one.scan_without, one.slice) for one in scan.slices if one.scan_without is not None]
-        value, place = min(known, default=(scan.probability, 0))
+        known = [
+            (slice_.scan_without, slice_.slice) for slice_ in scan.slices if slice_.scan_without is not None
+        ]
+        value, index = min(known, default=(scan.probability, 0))
         if value < scan.probability and percent(value) != percent(scan.probability):
-            sentences.append(without.format(span(place, place), percent(value)))
+            sentences.append(without.format(span(index, index), percent(value)))
     return sentences

@@ -100,39 +100,39 @@ def classify(sentence: str, rules: Rules | None = None) -> Verdict:
         if sentence.isupper()
         else {i for i, (_, at, _) in enumerate(spans) if i and sentence[at].isupper()}
     )
-    parts = list(clauses(words, matches))
+    all_clauses = list(clauses(words, matches))
     mentions = [
-        (one, kinds_of(one.match, part, absent=one.label == "absent"))
-        for part in parts
-        for one in _judge(part, names)
+        (mention, kinds_of(mention.match, clause, absent=mention.label == "absent"))
+        for clause in all_clauses
+        for mention in _judge(clause, names)
     ]
-    normal = [match for part in parts for match in part.of("normal") if _is_of_head(part, names)]
+    normal = [match for clause in all_clauses for match in clause.of("normal") if _is_of_head(clause, names)]
 
     def text(match: Match) -> str:
         return " ".join(sentence[spans[match.start][1] : spans[match.end - 1][2]].split())
 
     for label in _STRENGTH:
-        found = [row for row in mentions if row[0].label == label]
-        if found:
-            told = [text(part) for one, _ in found for part in (one.cue, one.match) if part]
-            kinds = tuple(sorted({kind for _, kinds in found for kind in kinds}))
-            reasons = {one.reason for one, _ in found}
+        chosen = [row for row in mentions if row[0].label == label]
+        if chosen:
+            texts = [text(match) for mention, _ in chosen for match in (mention.cue, mention.match) if match]
+            kinds = tuple(sorted({kind for _, kinds in chosen for kind in kinds}))
+            reasons = {mention.reason for mention, _ in chosen}
             return Verdict(
                 label,
                 kinds if label in ("present", "uncertain") else (),
-                tuple(dict.fromkeys(told)),
+                tuple(dict.fromkeys(texts)),
                 reason=next((why for why in ("unread", "hedged", "implied") if why in reasons), ""),
-                denied=_denied(found, words) if label == "absent" else "",
+                denied=_denied(chosen, words) if label == "absent" else "",
                 normal=bool(normal),
-                bare=label == "present" and all(one.bare for one, _ in found),
+                bare=label == "present" and all(mention.bare for mention, _ in chosen),
             )
     return Verdict("none", evidence=tuple(text(match) for match in normal), normal=bool(normal))
 
 
 def _judge(clause: Clause, names: set[int]) -> list[_Mention]:
     """Label the findings of a clause."""
-    findings = [match for match in clause.matches if match.of(*FINDINGS) or _own(match)]
-    mentions = [_judge_one(match, clause, names) for match in findings]
+    findings = [match for match in clause.matches if match.of(*FINDINGS) or _own_label(match)]
+    mentions = [_judge_finding(match, clause, names) for match in findings]
     hedged = next((mention for mention in reversed(mentions) if mention.reason == "hedged"), None)
     for i, mention in enumerate(mentions):
         collection = clause.words[mention.match.end - 1].startswith(("collection", "fluid"))
@@ -141,24 +141,24 @@ def _judge(clause: Clause, names: set[int]) -> list[_Mention]:
     return mentions
 
 
-def _own(match: Match) -> Label | None:
+def _own_label(match: Match) -> Label | None:
     """Label of a phrase that is complete by itself, such as "hematoma evacuation": its rule has no side."""
     return next((_OWN[rule.role] for rule in match.of(*_OWN) if not rule.side), None)
 
 
-def _judge_one(match: Match, clause: Clause, names: set[int]) -> _Mention:
-    if label := _own(match):
+def _judge_finding(match: Match, clause: Clause, names: set[int]) -> _Mention:
+    if label := _own_label(match):
         if label == "absent" and (doubt := next(iter(clause.of("doubt", "uncertain")), None)):
             return _Mention("uncertain", match, doubt, "unread")  # "non-hemorrhagic infarct is not excluded"
         return _Mention(label, match, reason="implied" if label == "uncertain" else "")
     absent, how = cue(match, clause, "absent", "gone")
     implied, implies = cue(match, clause, "implied")
     if clause.words[match.end : match.end + 1] == [":"]:  # "hemorrhage: no acute bleed"
-        entry = [one for one in clause.matches if one.start == match.end + 1]
-        absent, how = next(((one, "yes") for one in entry if one.of("absent")), (absent, how))
-        implied, implies = next(((one, "yes") for one in entry if one.of("implied")), (implied, implies))
-    if place := outside(match, clause):
-        return _Mention("other", match, place)
+        entry = [cue_ for cue_ in clause.matches if cue_.start == match.end + 1]
+        absent, how = next(((cue_, "yes") for cue_ in entry if cue_.of("absent")), (absent, how))
+        implied, implies = next(((cue_, "yes") for cue_ in entry if cue_.of("implied")), (implied, implies))
+    if location := outside(match, clause):
+        return _Mention("other", match, location)
     if (past := cue(match, clause, "history")[0]) and not absent:
         return _Mention("other", match, past)
     if not match.of("blood", "suspect"):
@@ -182,8 +182,8 @@ def _judge_one(match: Match, clause: Clause, names: set[int]) -> _Mention:
         return _Mention("uncertain", match, hedge, "hedged")
     if (past := cue(match, clause, "past")[0]) and not clause.of("now"):
         return _Mention("uncertain", match, past, "implied")
-    if (place := placed(match, clause, "unsure")) and not inside(match, clause):
-        return _Mention("uncertain", match, place, "hedged")
+    if (location := placed(match, clause, "unsure")) and not inside(match, clause):
+        return _Mention("uncertain", match, location, "hedged")
     if match.of("suspect"):
         return _Mention("uncertain", match, reason="hedged")
     shown = _shown(match, clause)
@@ -205,7 +205,7 @@ def _hedged(match: Match, clause: Clause) -> Match | None:
 
 def _is_clear(clause: Clause, names: set[int], *, unknown: int = 1) -> bool:
     """Whether the words of a clause are known, up to `unknown` words and one in ten, and none is a doubt."""
-    covered = {i for one in clause.matches for i in range(one.start, one.end)}
+    covered = {i for match in clause.matches for i in range(match.start, match.end)}
     others = [
         i for i in range(clause.start, clause.end) if i not in covered and not is_known(clause.words[i])
     ]
@@ -223,16 +223,16 @@ def _is_of_head(clause: Clause, names: set[int]) -> bool:
 
 
 def _shown(match: Match, clause: Clause) -> str:
-    """How a bleed is stated: `told` with a place, size, age or verb, `bare` by name alone, or `unread`."""
+    """Form of a stated bleed: `detailed` with place, size, age or verb, `bare` by name alone, or `unread`."""
     words = clause.words
     if presupposed(match, clause) == "held" or clause.of(*_SHOWN):
-        return "told"
-    if any(one.start >= match.end for one in clause.of("kind", "site")):
-        return "told"
+        return "detailed"
+    if any(location.start >= match.end for location in clause.of("kind", "site")):
+        return "detailed"
     if any(words[i][0].isdigit() and is_unit(words[i + 1]) for i in range(clause.start, clause.end - 1)):
-        return "told"
+        return "detailed"
     covered = {
-        i for one in clause.of(*FINDINGS, "modifier", "kind", "site") for i in range(one.start, one.end)
+        i for other in clause.of(*FINDINGS, "modifier", "kind", "site") for i in range(other.start, other.end)
     }
     covered |= {i for i in range(clause.start, match.start) if words[i].endswith(("ic", "al", "ar"))}
     rest = [words[i] for i in range(clause.start, clause.end) if i not in covered and words[i][0].isalpha()]
@@ -240,7 +240,7 @@ def _shown(match: Match, clause: Clause) -> str:
 
 
 def part_of(heading: str) -> Denied:
-    """What a denial covers below a heading: `part` of a compartment, `acute` of the brain, else `any`."""
+    """Scope of a denial below a heading: `part` of a compartment, `acute` of the brain, else `any`."""
     roles = default_rules().of_heading(heading)
     return "part" if roles & {"kind", "place", "space"} else "acute" if "part" in roles else "any"
 
@@ -262,13 +262,17 @@ def is_outside(heading: str, text: str) -> bool:
 
 def _denied(mentions: Sequence[tuple[_Mention, tuple[str, ...]]], words: Sequence[str]) -> Denied:
     """The widest negation among the absent findings."""
-    cued = [(one.cue, one.match, kinds) for one, kinds in mentions if one.cue and not _is_gone(one, words)]
+    cued = [
+        (mention.cue, mention.match, kinds)
+        for mention, kinds in mentions
+        if mention.cue and not _is_gone(mention, words)
+    ]
     wide = [(cue_, match) for cue_, match, kinds in cued if not kinds]
     if any(not _AGES & set(words[cue_.end : match.start]) for cue_, match in wide):
         return "any"
     if wide or len({kind for _, _, kinds in cued for kind in kinds}) > 1:
         return "acute"
-    return "gone" if any(_is_gone(one, words) for one, _ in mentions) else "part"
+    return "gone" if any(_is_gone(mention, words) for mention, _ in mentions) else "part"
 
 
 def _is_gone(mention: _Mention, words: Sequence[str]) -> bool:

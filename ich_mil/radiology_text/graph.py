@@ -168,7 +168,7 @@ def build_graph(
     written = list(index)
     stem_of = words.stems(written)
     names = sorted(set(stem_of) - {""})
-    number = {stem: place for place, stem in enumerate(names)}
+    number = {stem: i for i, stem in enumerate(names)}
     of_form = np.array([number.get(stem, -1) for stem in stem_of], dtype=np.int64)
 
     form_counts = np.bincount(flat, minlength=len(written))
@@ -184,9 +184,9 @@ def build_graph(
     of_form = renumbered[of_form]
     kept = [name for name, often in zip(names, frequent, strict=True) if often]
     form, most = [""] * len(kept), np.zeros(len(kept))
-    for place, (stem, count) in enumerate(zip(of_form, form_counts, strict=True)):
+    for i, (stem, count) in enumerate(zip(of_form, form_counts, strict=True)):
         if stem >= 0 and count > most[stem]:
-            form[stem], most[stem] = written[place], count
+            form[stem], most[stem] = written[i], count
 
     tokens = of_form[flat]
     text_of, tokens = text_of[tokens >= 0], tokens[tokens >= 0]  # (T,)

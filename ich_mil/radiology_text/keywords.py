@@ -113,15 +113,15 @@ class KeywordExtractor(BaseEstimator):
 
     def _mask(self, known: Sequence[str], words: Words) -> np.ndarray:
         """Mask (n,) of known keywords."""
-        place = {stem: i for i, stem in enumerate(self.graph_.stems)}
-        mask = np.zeros(len(place), dtype=bool)
+        index = {stem: i for i, stem in enumerate(self.graph_.stems)}
+        mask = np.zeros(len(index), dtype=bool)
         for term in known:
             stems = [stem for stem in words.stems(words.split(term)) if stem]
-            absent = [stem for stem in stems if stem not in place]
+            absent = [stem for stem in stems if stem not in index]
             if absent or not stems:
                 often = "" if self.min_count == 1 else f" {self.min_count} times or more"
                 raise DataError(f"known keyword {term!r}: no text has it{often}, or it is a stop word")
-            mask[[place[stem] for stem in stems]] = True
+            mask[[index[stem] for stem in stems]] = True
         if not mask.any():
             raise DataError("keyword extraction needs at least one known keyword")
         return mask

@@ -114,7 +114,10 @@ def read_sentences(reports: Sequence[Report], rules: Rules | None = None) -> lis
     Findings in sections such as the history or the scalp, and in questions, are labelled `other`. A denial
     in a section of one compartment ("Ventricles: no blood") is a denial of that compartment.
     """
-    return [[_state(report, one, rules) for one in split_report(report.text, rules)] for report in reports]
+    return [
+        [_state(report, sentence, rules) for sentence in split_report(report.text, rules)]
+        for report in reports
+    ]
 
 
 def _state(report: Report, sentence: Sentence, rules: Rules | None) -> Statement:
@@ -144,16 +147,17 @@ def _label_report(scan: str, statements: Sequence[Statement]) -> ScanLabel:
 
 def _decide(statements: Sequence[Statement]) -> tuple[Outcome, str, tuple[str, ...]]:
     """Outcome of a report, its evidence (key of `MEASURED`) or reason (of `REASONS`), and compartments."""
-    verdicts = [one.verdict for one in statements]
-    present = [one for one in statements if one.verdict.label == "present"]
-    later = [one for one in present if _LATER.search(one.section)]
-    denied = {one.denied for one in verdicts if one.label == "absent"}
-    parts = [one for one in verdicts if one.denied == "part"]
-    normal = any(one.normal for one in verdicts)
-    bare = all(one.verdict.bare for one in present)
-    kinds = tuple(sorted({kind for one in present for kind in one.verdict.kinds}))
-    reasons = {one.reason for one in verdicts if one.label == "uncertain"}
-    if not is_english([word for one in statements for word in split_words(one.text)], default_rules().words):
+    verdicts = [statement.verdict for statement in statements]
+    present = [statement for statement in statements if statement.verdict.label == "present"]
+    later = [statement for statement in present if _LATER.search(statement.section)]
+    denied = {verdict.denied for verdict in verdicts if verdict.label == "absent"}
+    n_partial = sum(verdict.denied == "part" for verdict in verdicts)
+    normal = any(verdict.normal for verdict in verdicts)
+    bare = all(statement.verdict.bare for statement in present)
+    kinds = tuple(sorted({kind for statement in present for kind in statement.verdict.kinds}))
+    reasons = {verdict.reason for verdict in verdicts if verdict.label == "uncertain"}
+    words = [word for statement in statements for word in split_words(statement.text)]
+    if not is_english(words, default_rules().words):
         return "uncertain", "language", kinds
     if _OTHER_EXAMINATION.match(statements[0].text):
         return "uncertain", "examination", kinds
@@ -174,7 +178,7 @@ def _decide(statements: Sequence[Statement]) -> tuple[Outcome, str, tuple[str, .
     for reason in ("unread", "hedged"):
         if reason in reasons:
             return "uncertain", reason, ()
-    if denied & {"any", "acute"} or len(parts) > 1:
+    if denied & {"any", "acute"} or n_partial > 1:
         return "negative", "denied", ()
     if normal:
         return "negative", "normal", ()
@@ -191,22 +195,23 @@ def _joined(labels: Sequence[ScanLabel]) -> ScanLabel:
     Positive and negative reports together make the scan uncertain. Otherwise a positive report decides, then
     a hedged or contradictory report, then a negative report.
     """
-    outcomes = {one.outcome for one in labels}
+    outcomes = {label.outcome for label in labels}
     if {"positive", "negative"} <= outcomes:
-        kinds = tuple(sorted({kind for one in labels for kind in one.kinds}))
+        kinds = tuple(sorted({kind for label in labels for kind in label.kinds}))
         return ScanLabel(labels[0].scan, "uncertain", PROBABILITY["uncertain"], kinds, "disagree")
-    strict = [one for one in labels if one.reason in ("hedged", "unread", "language", "contradiction")]
-    stated = [one for one in labels if one.outcome == "positive"]
+    unclear = [label for label in labels if label.reason in ("hedged", "unread", "language", "contradiction")]
+    stated = [label for label in labels if label.outcome == "positive"]
     if stated:
-        return replace(stated[0], kinds=tuple(sorted({kind for one in stated for kind in one.kinds})))
-    clear = [one for one in labels if one.outcome == "negative"]
-    return (strict or clear or list(labels))[0]
+        return replace(stated[0], kinds=tuple(sorted({kind for label in stated for kind in label.kinds})))
+    negative = [label for label in labels if label.outcome == "negative"]
+    return (unclear or negative or list(labels))[0]
 
 
 def least_sure(labels: Sequence[ScanLabel]) -> list[str]:
     """The `LEAST_SURE` labelled scans nearest to a probability of 1/2, without corrected ones."""
-    given = [one for one in labels if one.outcome != "uncertain" and not one.corrected]
-    return [one.scan for one in sorted(given, key=lambda one: abs(one.probability - 0.5))[:LEAST_SURE]]
+    given = [label for label in labels if label.outcome != "uncertain" and not label.corrected]
+    given.sort(key=lambda label: abs(label.probability - 0.5))
+    return [label.scan for label in given[:LEAST_SURE]]
 
 
 def read_corrections(path: Path, labels: Sequence[ScanLabel]) -> dict[str, Outcome]:
@@ -220,7 +225,7 @@ def read_corrections(path: Path, labels: Sequence[ScanLabel]) -> dict[str, Outco
     wrong = ~table["label"].isin(list(DECISIONS))
     if wrong.any():
         raise DataError(f"{path}: line {table.index[wrong][0] + 2}: label must be 1, 0 or out")
-    unknown = sorted(set(table.scan) - {one.scan for one in labels})
+    unknown = sorted(set(table.scan) - {label.scan for label in labels})
     if unknown:
         raise DataError(
             f"{path}: {len(unknown)} scans have no report: {name_some(unknown)}; correct or remove these rows"
@@ -231,14 +236,14 @@ def read_corrections(path: Path, labels: Sequence[ScanLabel]) -> dict[str, Outco
 def correct(labels: Sequence[ScanLabel], decisions: Mapping[str, Outcome]) -> list[ScanLabel]:
     """Replace labels by a person's decisions; kinds are kept where the decision is positive."""
     corrected = []
-    for one in labels:
-        match decisions.get(one.scan):
+    for label in labels:
+        match decisions.get(label.scan):
             case None:
-                corrected.append(one)
+                corrected.append(label)
             case "positive":
-                corrected.append(ScanLabel(one.scan, "positive", 1.0, one.kinds, corrected=True))
+                corrected.append(ScanLabel(label.scan, "positive", 1.0, label.kinds, corrected=True))
             case "negative":
-                corrected.append(ScanLabel(one.scan, "negative", 0.0, corrected=True))
+                corrected.append(ScanLabel(label.scan, "negative", 0.0, corrected=True))
             case "uncertain":
-                corrected.append(replace(one, outcome="uncertain", reason="corrected", corrected=True))
+                corrected.append(replace(label, outcome="uncertain", reason="corrected", corrected=True))
     return corrected

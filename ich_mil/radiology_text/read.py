@@ -71,14 +71,14 @@ def read_reports(source: Path, columns: Columns | None = None) -> tuple[list[Rep
     columns = columns or Columns()
     others = 0
     if source.is_dir():
-        read = [one for path in _files(source) for one in _read_file(path, source)]
+        read = [_read_file(path, source) for path in _files(source)]
         others = read.count(None)
-        reports = [one for one in read if one is not None]
+        reports = [report for report in read if report is not None]
     elif source.suffix.lower() in (".csv", *EXCEL):
         reports = _read_table(source, columns)
     elif source.is_file():
-        reports = [one for one in _read_file(source, source.parent) if one is not None]
-        others = 1 - len(reports)
+        report = _read_file(source, source.parent)
+        reports, others = ([], 1) if report is None else ([report], 0)
     else:
         raise DataError(f"{source}: no such file or folder; name a table or a folder of reports")
     if not reports:
@@ -143,13 +143,13 @@ def _headed(table: pd.DataFrame) -> pd.DataFrame:
     return table[(table != "").any(axis=1)]
 
 
-def _read_file(path: Path, root: Path) -> list[Report | None]:
+def _read_file(path: Path, root: Path) -> Report | None:
     """The report in a file; None for a DICOM object that is not a report."""
     content = _bytes(path)
     if content[_PREAMBLE : _PREAMBLE + 4] == b"DICM":
-        return [_read_dicom(path)]
+        return _read_dicom(path)
     name = path.relative_to(root).with_suffix("").as_posix()
-    return [Report(name, name, _checked(_decoded(content, path), str(path)))]
+    return Report(name, name, _checked(_decoded(content, path), str(path)))
 
 
 def _read_dicom(path: Path) -> Report | None:
@@ -173,17 +173,17 @@ def _read_dicom(path: Path) -> Report | None:
 
 def _content(item: Dataset) -> Iterator[str]:
     """Texts and codes of a content tree (PS3.3 C.17.3), each after its heading."""
-    for one in item.get("ContentSequence", []):
-        heading = _meaning(one, "ConceptNameCodeSequence").upper()
+    for child in item.get("ContentSequence", []):
+        heading = _meaning(child, "ConceptNameCodeSequence").upper()
         begin = f"{heading}: " if heading else ""
-        match one.get("ValueType"):
+        match child.get("ValueType"):
             case "TEXT":
-                yield f"{begin}{one.get('TextValue', '')}\n"
+                yield f"{begin}{child.get('TextValue', '')}\n"
             case "CODE":
-                yield f"{begin}{_meaning(one, 'ConceptCodeSequence')}\n"
+                yield f"{begin}{_meaning(child, 'ConceptCodeSequence')}\n"
             case "CONTAINER" if heading:
                 yield f"{begin}\n"
-        yield from _content(one)
+        yield from _content(child)
 
 
 def _meaning(item: Dataset, keyword: str) -> str:
@@ -202,15 +202,15 @@ def _document(data: Dataset, path: Path) -> str:
         root = ElementTree.fromstring(content)
     except ElementTree.ParseError as error:
         raise DataError(f"{path}: its XML cannot be parsed; export the report again") from error
-    parts = []
+    sections = []
     for element in root.iter():
         tag = element.tag.rpartition("}")[2]
         if tag == "section":
-            titles = ("".join(one.itertext()).strip() for one in element if one.tag.endswith("title"))
-            texts = (" ".join(one.itertext()).strip() for one in element if one.tag.endswith("text"))
+            titles = ("".join(child.itertext()).strip() for child in element if child.tag.endswith("title"))
+            texts = (" ".join(child.itertext()).strip() for child in element if child.tag.endswith("text"))
             heading = next(titles, "").rstrip(":").upper()
-            parts.append(f"{heading}: {' '.join(texts)}\n" if heading else " ".join(texts))
-    return "\n".join(parts) or " ".join(root.itertext())
+            sections.append(f"{heading}: {' '.join(texts)}\n" if heading else " ".join(texts))
+    return "\n".join(sections) or " ".join(root.itertext())
 
 
 def _bytes(path: Path) -> bytes:

@@ -82,15 +82,15 @@ class _Node:
         self.any_words: _Node | None = None
         self.ends: list[Rule] = []
 
-    def below(self, part: str) -> "_Node":
-        """Child node for the next part of a phrase; created if absent."""
-        if part == "~":
+    def below(self, token: str) -> "_Node":
+        """Child node for the next token of a phrase; created if absent."""
+        if token == "~":
             self.any_words = self.any_words or _Node()
             return self.any_words
-        if part.endswith("*"):
-            nodes = self.beginnings.setdefault(len(part) - 1, {})
-            return nodes.setdefault(part[:-1], _Node())
-        return self.words.setdefault(part, _Node())
+        if token.endswith("*"):
+            nodes = self.beginnings.setdefault(len(token) - 1, {})
+            return nodes.setdefault(token[:-1], _Node())
+        return self.words.setdefault(token, _Node())
 
     def after(self, word: str) -> Iterator["_Node"]:
         """Child nodes that match the next word of a sentence."""
@@ -118,8 +118,8 @@ class Rules:
         for rule in self.rules:
             for pattern in _spelled_out(rule.phrase):
                 node = self._headings if rule.role in HEADINGS else self._tree
-                for part in pattern:
-                    node = node.below(part)
+                for token in pattern:
+                    node = node.below(token)
                 node.ends.append(rule)
 
     def of_heading(self, heading: str) -> set[str]:
@@ -151,13 +151,13 @@ class Rules:
             for end, node in nearest.values():
                 spans[start, min(end, len(words))] += node.ends
         taken: set[int] = set()
-        found = []
+        matches = []
         for (start, end), rules in sorted(spans.items(), key=_longest_first):
             if taken.isdisjoint(range(start, end)):
                 taken.update(range(start, end))
                 void = [rule for rule in rules if rule.role == "ignore"]
-                found.append(Match(start, end, tuple(dict.fromkeys(void or rules))))
-        return sorted(found, key=lambda match: match.start)
+                matches.append(Match(start, end, tuple(dict.fromkeys(void or rules))))
+        return sorted(matches, key=lambda match: match.start)
 
     def with_terms(self, terms: Iterable[str]) -> "Rules":
         """Add a rule for blood for each of `terms` that matches no rule; returns self if there is none."""
@@ -180,7 +180,7 @@ def word_spans(text: str) -> list[tuple[str, int, int]]:
     if len(lower) != len(text):  # some letters have a longer lower case, which would shift the offsets
         lower = "".join(c.lower() if len(c.lower()) == 1 else c for c in text)
     plain = re.sub(r"[-_\u2010-\u2015]|(?<![a-z]{3})/|/(?![a-z]{3})", " ", lower.replace("\u2019", "'"))
-    return [(found[0], found.start(), found.end()) for found in _WORD.finditer(plain)]
+    return [(match[0], match.start(), match.end()) for match in _WORD.finditer(plain)]
 
 
 def read_rules(path: Path = TABLE) -> Rules:
@@ -222,8 +222,8 @@ def default_rules() -> Rules:
 
 def _spelled_out(phrase: str) -> list[tuple[str, ...]]:
     """All word patterns of a phrase with alternatives."""
-    parts = re.findall(r"\([^)]*\)|[^\s()]+", phrase)
-    choices = [part[1:-1].split("|") if part.startswith("(") else [part] for part in parts]
+    tokens = re.findall(r"\([^)]*\)|[^\s()]+", phrase)
+    choices = [token[1:-1].split("|") if token.startswith("(") else [token] for token in tokens]
     spelled = (" ".join(chosen).split() for chosen in itertools.product(*choices))
     return list(dict.fromkeys(tuple(words) for words in spelled if words))
 
@@ -242,8 +242,8 @@ def _walk(node: _Node, words: Sequence[str], at: int, nearest: dict[int, tuple[i
         nearest[id(node)] = at, node
     if at == len(words):
         return
-    for one in node.after(words[at]):
-        _walk(one, words, at + 1, nearest)
+    for child in node.after(words[at]):
+        _walk(child, words, at + 1, nearest)
     if node.any_words:
         for width in range(WIDEST + 1):
             if width and not _may_skip(words[at + width - 1]):

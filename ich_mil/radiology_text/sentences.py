@@ -110,13 +110,13 @@ def _heading(piece: str, rules: Rules) -> tuple[str, str | None]:
     """
     piece = _ITEM.sub("", piece, count=1)
     for pattern in (_HEADING, _DASHED, _CAPITALS):
-        if found := pattern.match(piece):
-            roles = rules.of_heading(found[1])
+        if match := pattern.match(piece):
+            roles = rules.of_heading(match[1])
             if pattern is _HEADING and roles & {"blood", "absent"}:
                 return "", None
             role = next((role for role in ("heading", "section") if role in roles), "")
             if role or pattern is _HEADING:
-                return role, piece[found.end() :]
+                return role, piece[match.end() :]
     roles = rules.of_heading(piece.strip(" .-")) if piece.count(" ") < _LONGEST else set()
     role = next((role for role in ("heading", "section") if role in roles), "")
     return (role, "") if role else ("", None)
@@ -151,7 +151,7 @@ def _lines(text: str, rules: Rules) -> list[str]:
 
 
 def _runs_on(previous: str, line: str, *, cased: bool, blank: bool, rules: Rules) -> bool:
-    """Whether `line` goes on with the sentence of the line before it."""
+    """Whether `line` continues the sentence of the previous line."""
     role, rest = _heading(previous, rules)
     if previous.endswith(":"):
         return not role and rest is None  # "hemorrhage:", with its value on the next line
@@ -197,8 +197,8 @@ def _pieces(line: str) -> list[str]:
 
 def _parts(text: str) -> list[tuple[str, str]]:
     """Text between breaks, each with the text after it."""
-    parts, start = [], 0
-    for found in _BREAK.finditer(text):
-        parts.append((text[start : found.end()].strip(" *\u2022\u00b7\u25aa\u25cf"), text[found.end() :]))
-        start = found.end()
-    return [*parts, (text[start:].strip(), "")]
+    segments, start = [], 0
+    for match in _BREAK.finditer(text):
+        segments.append((text[start : match.end()].strip(" *\u2022\u00b7\u25aa\u25cf"), text[match.end() :]))
+        start = match.end()
+    return [*segments, (text[start:].strip(), "")]

@@ -1,7 +1,7 @@
 """Probability that a word of a document is a keyword, from six features and a stored logistic regression.
 
 In: one document, its word graph and a mask of known keywords. Out: P(keyword) of every word. The features of
-word i, with θ_i for a score of `rank`, c_i for its occurrences, t_i for the place of its first occurrence, T
+word i, with θ_i for a score of `rank`, c_i for its occurrences, t_i for its first position, T
 for the number of words in the text with stop words:
 
     ss         ln (θ_i / mean θ + 0.001), SS from the known words
@@ -50,9 +50,9 @@ def word_features(text: str, graph: WordGraph, known: np.ndarray, words: Words) 
     number = {stem: i for i, stem in enumerate(graph.stems)}
     forms, of_form = np.unique(split, return_inverse=True)
     node = np.array([number.get(stem, -1) for stem in words.stems(forms.tolist())])[of_form]  # (T,)
-    found, place = np.unique(node, return_index=True)
+    nodes, positions = np.unique(node, return_index=True)
     first = np.empty(n)
-    first[found[found >= 0]] = place[found >= 0]
+    first[nodes[nodes >= 0]] = positions[nodes >= 0]
     left, right = node[:-1], node[1:]
     pair = (left >= 0) & (right >= 0) & (left != right)
     neighbours = np.bincount(np.concatenate([left[pair], right[pair]]), minlength=n)

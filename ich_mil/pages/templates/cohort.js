@@ -9,8 +9,8 @@ function filter() {
   const words = search.value.toLowerCase().split(/\s+/);
   for (const row of rows) {
     const text = row.textContent.toLowerCase();
-    const found = words.every((word) => text.includes(word));
-    row.hidden = !found || (decision !== "" && row.dataset.decision !== decision);
+    const matches = words.every((word) => text.includes(word));
+    row.hidden = !matches || (decision !== "" && row.dataset.decision !== decision);
   }
   for (const button of buttons) button.setAttribute("aria-pressed", button.dataset.decision === decision);
   document.getElementById("shown").textContent = rows.filter((row) => !row.hidden).length;

@@ -10,8 +10,8 @@ function filter() {
   const words = search.value.toLowerCase().split(/\s+/);
   for (const row of rows) {
     const text = row.textContent.toLowerCase();
-    const found = words.every((word) => text.includes(word));
-    row.hidden = !found || (outcome !== "" && row.dataset.outcome !== outcome);
+    const matches = words.every((word) => text.includes(word));
+    row.hidden = !matches || (outcome !== "" && row.dataset.outcome !== outcome);
   }
   for (const button of buttons) button.setAttribute("aria-pressed", button.dataset.outcome === outcome);
   document.getElementById("shown").textContent = rows.filter((row) => !row.hidden).length;

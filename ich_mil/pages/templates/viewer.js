@@ -18,20 +18,20 @@ const SWIPE = 16; // pixels of a finger for one slice
 const view = { zoom: 1, x: 0.5, y: 0.5 }; // centre of the view as a fraction of the picture
 
 function show() {
-  const about = scan.slices[shown.slice];
+  const values = scan.slices[shown.slice];
   const text = `Slice ${shown.slice + 1} of ${last + 1}`;
   byId("slider").value = shown.slice + 1;
-  byId("slider").setAttribute("aria-valuetext", `${text}, ${about.probability}`);
+  byId("slider").setAttribute("aria-valuetext", `${text}, ${values.probability}`);
   byId("now").textContent = text;
   for (const key of ["probability", "interval", "without", "place", "label", "corrections"]) {
     const cell = byId(`slice-${key}`);
-    if (cell) cell.textContent = about[key] || "–";
+    if (cell) cell.textContent = values[key] || "–";
   }
   const hit = document.querySelector(`.hit[data-slice="${shown.slice}"]`);
   byId("cursor").setAttribute("x", hit.getAttribute("x"));
   keepInSight(hit);
-  showPanes(text, about);
-  for (const here of all(".plane .here")) here.style.top = `${(100 * (last - shown.slice + 0.5)) / (last + 1)}%`;
+  showPanes(text, values);
+  for (const line of all(".plane .here")) line.style.top = `${(100 * (last - shown.slice + 0.5)) / (last + 1)}%`;
 }
 
 // Scroll a strip that is wider than the page to the slice shown.
@@ -42,21 +42,21 @@ function keepInSight(hit) {
     along.scrollLeft += (bar.left + bar.right - strip.left - strip.right) / 2;
 }
 
-function showPanes(text, about) {
+function showPanes(text, values) {
   const stored = storedWindow();
   const names = shown.overlay === "both" ? maps : [shown.overlay];
   const chosen = windows.find((name) => scan.windows[name][0] === shown.level && scan.windows[name][1] === shown.width);
   const title = `${shown.level} / ${shown.width}`;
   byId("level-width").textContent = title;
-  all(".view").forEach((pane, place) => {
-    pane.hidden = place >= names.length;
+  all(".view").forEach((pane, index) => {
+    pane.hidden = index >= names.length;
     if (pane.hidden) return;
     const slice = pane.querySelector(".slice");
     slice.src = scan.pictures[stored][shown.slice];
-    slice.alt = `${text}, ${chosen ?? title} window, probability ${about.probability}`;
+    slice.alt = `${text}, ${chosen ?? title} window, probability ${values.probability}`;
     slice.style.filter = stored === chosen ? "" : "url(#level)";
     for (const mark of pane.querySelectorAll(".edge")) mark.textContent = scan.edges[shown.slice]?.[mark.dataset.edge] ?? "";
-    showMap(pane, names[place]);
+    showMap(pane, names[index]);
   });
   for (const button of all("[data-window]")) button.setAttribute("aria-pressed", button.dataset.window === chosen);
   for (const button of all("[data-overlay]")) button.setAttribute("aria-pressed", button.dataset.overlay === shown.overlay);
@@ -161,8 +161,8 @@ const keys = {
 
 document.addEventListener("keydown", (event) => {
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
-  const own = event.target.id === "opacity" && key.length > 1; // the slider of the opacity keeps its arrows
-  if (!(key in keys) || own || event.ctrlKey || event.altKey || event.metaKey) return;
+  const forSlider = event.target.id === "opacity" && key.length > 1; // the slider of the opacity keeps its arrows
+  if (!(key in keys) || forSlider || event.ctrlKey || event.altKey || event.metaKey) return;
   event.preventDefault();
   keys[key]();
 });
@@ -173,8 +173,8 @@ function touch(pane) {
   let from = null;
   const anchor = () => { from = { ...shown, ...pinch(), centre: { ...view } }; };
   const pinch = () => {
-    const [one, two = one] = [...fingers.values()];
-    return { x: (one.x + two.x) / 2, y: (one.y + two.y) / 2, apart: Math.hypot(one.x - two.x, one.y - two.y) };
+    const [first, second = first] = [...fingers.values()];
+    return { x: (first.x + second.x) / 2, y: (first.y + second.y) / 2, apart: Math.hypot(first.x - second.x, first.y - second.y) };
   };
   pane.addEventListener("pointerdown", (event) => {
     if (event.pointerType !== "touch") return;

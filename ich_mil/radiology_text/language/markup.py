@@ -77,9 +77,9 @@ def plain_text(text: str) -> str:
         text = "\n".join(row[5] for row in rows if len(row) > 5)
     if _QUOTED.search(text):
         text = re.sub(r"=\r?\n", "", text)
-        text = re.sub(r"=([0-9A-F]{2})", lambda found: chr(int(found[1], 16)), text)
+        text = re.sub(r"=([0-9A-F]{2})", lambda match: chr(int(match[1], 16)), text)
     text = re.sub(r"\\X((?:[0-9A-Fa-f]{2})+)\\", lambda f: bytes.fromhex(f[1]).decode("latin-1"), text)
-    text = _UNICODE.sub(lambda found: chr(int(found[1], 16)), text)
+    text = _UNICODE.sub(lambda match: chr(int(match[1], 16)), text)
     if "&" in text:
         text = html.unescape(html.unescape(text))
     text = unicodedata.normalize("NFC", text).replace("æ", "ae").replace("Æ", "Ae")
@@ -92,6 +92,6 @@ def _without_rtf(text: str) -> str:
     text = re.sub(r"\{\\(?:\*|fonttbl|colortbl|stylesheet|info)[^{}]*(?:\{[^{}]*\}[^{}]*)*\}", "", text)
     text = re.sub(r"\\(?:par|line|row|sect)\b ?", "\n", text)
     text = re.sub(
-        r"\\'([0-9a-fA-F]{2})", lambda found: bytes.fromhex(found[1]).decode("cp1252", "replace"), text
+        r"\\'([0-9a-fA-F]{2})", lambda match: bytes.fromhex(match[1]).decode("cp1252", "replace"), text
     )
     return re.sub(r"\\[a-zA-Z]+-?\d* ?|[{}]", "", text)

@@ -114,7 +114,7 @@ def _reach(cue_: Match, rule: Rule, match: Match, clause: Clause) -> Reach:
 
 
 def _along(cue_: Match, match: Match, clause: Clause) -> Reach:
-    """How a negation reaches a finding after it."""
+    """Reach of a negation to a finding after it."""
     words, low, high = clause.words, cue_.end, match.start
     marks = [i for i in range(low, high) if words[i] in _SEPARATORS]
     verbs = clause.of("verb", low=low, high=high)
@@ -142,13 +142,13 @@ def _along(cue_: Match, match: Match, clause: Clause) -> Reach:
         return "unread"
     if not marks or words[marks[-1]] in ("or", "nor", "/") or words[cue_.start] == "neither":
         return "yes"
-    sized, told = bool(clause.of("strong", low=start, high=high)), is_told(match, clause)
+    sized, detailed = bool(clause.of("strong", low=start, high=high)), _is_detailed(match, clause)
     if words[marks[-1]] in ("and", "&"):
-        return "unread" if sized or told else "yes"
+        return "unread" if sized or detailed else "yes"
     goes_on = any(word in ("or", "nor") for word in words[match.end : clause.end])
-    if goes_on or not (sized or told):
+    if goes_on or not (sized or detailed):
         return "yes"
-    return "no" if sized and told else "unread"
+    return "no" if sized and detailed else "unread"
 
 
 def _takes(relation: Match, clause: Clause) -> bool:
@@ -164,7 +164,7 @@ def _bound(clause: Clause, low: int, marks: Sequence[int]) -> bool:
 
 
 def _back(cue_: Match, match: Match, clause: Clause) -> Reach:
-    """How a negation reaches a finding before it."""
+    """Reach of a negation to a finding before it."""
     words, low, high = clause.words, match.end, cue_.start
     if words[high] == ":":
         return "no" if ":" in words[low:high] else "yes"
@@ -202,8 +202,8 @@ def presupposed(match: Match, clause: Clause) -> Reach | None:
     return "held" if words[before.end] in _DEFINITE else "unread"
 
 
-def is_told(match: Match, clause: Clause) -> bool:
-    """Whether a finding is followed by a place, a size or a verb of its own, before a conjunction."""
+def _is_detailed(match: Match, clause: Clause) -> bool:
+    """Whether a finding is followed by a location, a size or a verb of its own, before a conjunction."""
     high = next(
         (i for i in range(match.end, clause.end) if clause.words[i] in ("or", "nor", "and")), clause.end
     )
@@ -253,29 +253,29 @@ def outside(match: Match, clause: Clause) -> Match | None:
 
     None for a finding with a named compartment, which is intracranial.
     """
-    place = placed(match, clause, "outside")
-    if place is None or any(rule.kinds for rule in match.rules if rule.role != "place"):
+    location = placed(match, clause, "outside")
+    if location is None or any(rule.kinds for rule in match.rules if rule.role != "place"):
         return None
     within = inside(match, clause)
-    return place if within is None or _gap(match, place) < _gap(match, within) else None
+    return location if within is None or _gap(match, location) < _gap(match, within) else None
 
 
 def inside(match: Match, clause: Clause) -> Match | None:
     """The nearest intracranial location."""
-    places = [location for location in clause.of("site", "kind", "place") if location is not match]
-    return min(places, key=lambda location: _gap(match, location), default=None)
+    locations = [location for location in clause.of("site", "kind", "place") if location is not match]
+    return min(locations, key=lambda location: _gap(match, location), default=None)
 
 
 def kinds_of(match: Match, clause: Clause, *, absent: bool = False) -> tuple[str, ...]:
     """Compartments of a finding.
 
     Taken from the finding itself, else from compartment names in the clause that are nearer to it than to
-    another finding, else from its location. A comma or conjunction parts a location from an absent finding.
+    another finding, else from its location. A comma or conjunction cuts a location off an absent finding.
     """
-    own = [kind for rule in match.rules if rule.role in FINDINGS for kind in rule.kinds]
+    kinds = [kind for rule in match.rules if rule.role in FINDINGS for kind in rule.kinds]
     findings = [other for other in clause.matches if other.of(*FINDINGS) or other is match]
     for role in ("kind", "place"):
-        if own:
+        if kinds:
             break
         for location in clause.of(role):
             nearest = min(findings, key=lambda other: _gap(other, location))
@@ -283,8 +283,8 @@ def kinds_of(match: Match, clause: Clause, *, absent: bool = False) -> tuple[str
             listed = role == "kind" and location.end <= match.start  # "subdural or subarachnoid hemorrhage"
             apart = absent and not listed and not _SEPARATORS.isdisjoint(between)
             if nearest is match and _gap(nearest, location) <= _NEAR and not apart:
-                own += [kind for rule in location.of(role) for kind in rule.kinds]
-    return tuple(own)
+                kinds += [kind for rule in location.of(role) for kind in rule.kinds]
+    return tuple(kinds)
 
 
 def _gap(match: Match, other: Match) -> int:
@@ -292,7 +292,7 @@ def _gap(match: Match, other: Match) -> int:
     return max(other.start - match.end, match.start - other.end)
 
 
-def _parted(place: Match, match: Match, clause: Clause) -> bool:
+def _parted(location: Match, match: Match, clause: Clause) -> bool:
     """Whether a negation or another finding stands between a location and a finding."""
-    low, high = min(place.end, match.end), max(place.start, match.start)
+    low, high = min(location.end, match.end), max(location.start, match.start)
     return bool(clause.of("absent", "implied", *FINDINGS, low=low, high=high))

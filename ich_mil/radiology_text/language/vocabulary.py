@@ -59,5 +59,5 @@ def spelled(word: str) -> str:
 
 def is_english(words: Sequence[str], terms: frozenset[str]) -> bool:
     """Whether most words of a text are known or among `terms`."""
-    told = [word for word in words if len(word) > 1 and word[0].isalpha()]
-    return sum(word in terms or is_known(word) for word in told) >= ENGLISH * len(told)
+    words = [word for word in words if len(word) > 1 and word[0].isalpha()]
+    return sum(word in terms or is_known(word) for word in words) >= ENGLISH * len(words)
