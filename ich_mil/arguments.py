@@ -220,7 +220,7 @@ def with_settings(kind: str) -> type[TyperCommand]:
 
         def shell_complete(self, ctx: Any, incomplete: str) -> list[CompletionItem]:
             names = (line.strip().split(":")[0] for line in self._lines())
-            own = [CompletionItem(name) for name in names if incomplete and name.startswith(incomplete)]
-            return [*super().shell_complete(ctx, incomplete), *own]
+            matches = [CompletionItem(name) for name in names if incomplete and name.startswith(incomplete)]
+            return [*super().shell_complete(ctx, incomplete), *matches]
 
     return SettingsCommand

@@ -32,7 +32,7 @@ from ich_mil.errors import ConfigError
 from ich_mil.guard import guarded
 
 INTERRUPTED = 130
-"""What Typer returns after a KeyboardInterrupt."""
+"""Exit code of Typer after a KeyboardInterrupt."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

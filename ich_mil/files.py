@@ -52,12 +52,12 @@ def whole_file(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     except Exception as error:
         number = error.errno if isinstance(error, OSError) else None
-        about = getattr(error, "filename", None)
-        if isinstance(about, str) and Path(about) not in (temporary, path, *path.parents):
+        filename = getattr(error, "filename", None)
+        if isinstance(filename, str) and Path(filename) not in (temporary, path, *path.parents):
             raise  # the error concerns another file, one that the block reads
         # safetensors gives the error number in its message only
-        if number is None and (told := re.search(r"(?:\(os error|Os { code:) (\d+)", str(error))):
-            number = int(told[1])
+        if number is None and (match := re.search(r"(?:\(os error|Os { code:) (\d+)", str(error))):
+            number = int(match[1])
         if number in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFullError(
                 f"{path}: the disk is full; free space and run the same command again"

@@ -43,9 +43,9 @@ def read_json(path: Path, form: str | None = None) -> dict[str, Any]:
             raise ValueError("it is no JSON object")
     except (OSError, ValueError) as error:
         raise ModelError(f"{path}: cannot be read ({error}); train again") from error
-    found = content.get("format")
-    if form not in (None, found):
-        raise ModelError(f"{path}: is of another version ({found!r:.40}, this one: {form}); train again")
+    version = content.get("format")
+    if form not in (None, version):
+        raise ModelError(f"{path}: is of another version ({version!r:.40}, this one: {form}); train again")
     return content
 
 
@@ -74,19 +74,20 @@ def read_tensors(path: Path, *, finite: bool = True) -> tuple[dict[str, "Tensor"
     check_regular(path)
     try:
         with safe_open(path, framework="pt") as file:
-            about = file.metadata() or {}
+            metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
         # bounds of parameters are infinite where GPyTorch sets none; `load_head` compares them
-        checked = {name: one for name, one in tensors.items() if not name.endswith("_bound")}
-        bad = [name for name, one in checked.items() if not bool(one.isfinite().all())]
+        bad = [n for n, t in tensors.items() if not n.endswith("_bound") and not bool(t.isfinite().all())]
     except (OSError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{path}: cannot be read ({error}); train again") from error
     if bad and finite:
         raise ModelError(f"{path}: {', '.join(bad)} holds NaN or infinite values; train again")
-    return tensors, about
+    return tensors, metadata
 
 
-def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], about: dict[str, str] | None = None) -> None:
+def write_tensors(
+    path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str, str] | None = None
+) -> None:
     """Write tensors and metadata as a whole safetensors file."""
     import torch
     from safetensors.torch import save_file
@@ -95,7 +96,7 @@ def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], about: dict[str, 
     form = torch.contiguous_format
     plain = {name: value.detach().cpu().clone(memory_format=form) for name, value in tensors.items()}
     with whole_file(path) as temporary:
-        save_file(plain, temporary, about)
+        save_file(plain, temporary, metadata)
 
 
 def record(kind: type[C], values: Mapping[str, Any], path: Path) -> C:

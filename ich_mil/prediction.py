@@ -194,15 +194,15 @@ class Model:
         """
         if prevalence is not None:
             return self.at_prevalence(prevalence).predict(study, extras=extras)
-        if extras is None:  # tells what the model does without
+        if extras is None:  # names inputs that the model lacks
             extras = read_extras(self.trained, NO_EXTRAS, [study.id])
         networks = [member.cnn for member in self.trained.members if member.cnn]
         views = Views.of([study_features(network.to(device()), study) for network in networks])
         views = views.with_extras(extras)
         predictions, explained = self.trained.explain(views)
-        parts = (views.features, predictions, explained, 0, ScanFacts.of(study))
+        inputs = (views.features, predictions, explained, 0, ScanFacts.of(study))
         unlikeness = float(self.trained.unlikeness(views)[0])
-        prediction = scan_result(*parts, triage=self.triage, learned=self.learned, unlikeness=unlikeness)
+        prediction = scan_result(*inputs, triage=self.triage, learned=self.learned, unlikeness=unlikeness)
         if self.kinds is not None and prediction.decision != NEGATIVE:
             prediction = replace(prediction, kinds=self.kinds.predict(views))
         return ScanResult(prediction, study, self, views)

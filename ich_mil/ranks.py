@@ -154,20 +154,20 @@ def joined() -> Iterator[Ranks]:
 
 
 def _meet() -> Ranks:
-    here = int(os.environ["LOCAL_WORLD_SIZE"])
+    local = int(os.environ["LOCAL_WORLD_SIZE"])
     backend = "gloo"
     if torch.cuda.is_available():
         cards = torch.cuda.device_count()
-        if here > cards:
+        if local > cards:
             raise ConfigError(
-                f"torchrun has started {here} processes on a machine of {cards} GPU(s), each needs one; "
+                f"torchrun has started {local} processes on a machine of {cards} GPU(s), each needs one; "
                 f"give it --nproc-per-node {cards}"
             )
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         backend = "cpu:gloo,cuda:nccl"
     try:
         dist.init_process_group(backend)
-        ranks, count = these_ranks(), torch.tensor(float(here))
+        ranks, count = these_ranks(), torch.tensor(float(local))
         alike = bool(ranks.most(count) == -ranks.most(-count))
     except RuntimeError as error:
         reason = str(error).splitlines()[0]

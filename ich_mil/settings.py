@@ -49,7 +49,7 @@ OF_PREDICTION = {
     ("RunConfig", "thickness_mm"),
     *(("HeadSettings", "smooth_mm"), ("Calibration", "knots")),
 }
-"""Those of `REMOVED` that change the predictions of a finished model; the others only shaped its training."""
+"""Settings in `REMOVED` that change predictions of a finished model; the others affect training only."""
 
 
 def filled_path(name: str, text: str) -> Path:
@@ -97,12 +97,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def check_about(path: Path, about: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` if the JSON file `path` exists and differs from `about`."""
+def check_about(path: Path, metadata: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` if the JSON file `path` exists and differs from `metadata`."""
     if not path.is_file():
         return
     try:
-        same = json.loads(path.read_text(encoding="utf-8")) == about
+        same = json.loads(path.read_text(encoding="utf-8")) == metadata
     except ValueError:
         same = False
     if not same:

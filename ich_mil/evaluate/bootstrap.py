@@ -77,16 +77,16 @@ def patient_bootstrap(
     n_patients = int(owner.max()) + 1
     generator = np.random.default_rng(seed)
     chunk = max(1, _CHUNK // len(owner))
-    parts: list[Mapping[str, np.ndarray]] = []
+    batches: list[Mapping[str, np.ndarray]] = []
     for first in range(0, resamples, chunk):
         size = min(chunk, resamples - first)
         drawn = generator.integers(n_patients, size=(size, n_patients))
         drawn = drawn * size + np.arange(size)[:, None]  # index into a (patients, size) table
         times = np.bincount(drawn.ravel(), minlength=n_patients * size).reshape(n_patients, size)
-        parts.append(statistic(times.astype(np.float64)[owner]))  # (n, size)
+        batches.append(statistic(times.astype(np.float64)[owner]))  # (n, size)
     intervals = {}
-    for name in parts[0]:
-        values = np.concatenate([part[name] for part in parts])
+    for name in batches[0]:
+        values = np.concatenate([batch[name] for batch in batches])
         usable = values[~np.isnan(values)]
         low = high = error = float("nan")
         if n_patients > 1 and len(usable):

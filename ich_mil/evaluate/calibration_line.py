@@ -42,9 +42,9 @@ def calibration_line(
     both = np.isfinite(low_0) & np.isfinite(low_1)  # (R,)
     overlap = both & (high_0 - low_1 > APART) & (high_1 - low_0 > APART)
     intercept, slope = np.full((2, counts.shape[1]), np.nan)
-    one = np.ones((len(z), 1))
-    intercept[both] = _fit(z, one, labels, counts[:, both])[0]
-    line = np.column_stack([one, z - z.mean()])
+    ones = np.ones((len(z), 1))
+    intercept[both] = _fit(z, ones, labels, counts[:, both])[0]
+    line = np.column_stack([ones, z - z.mean()])
     slope[overlap] = _fit(np.zeros_like(z), line, labels, counts[:, overlap])[1]
     return intercept, slope
 
@@ -74,18 +74,18 @@ def _newton(
     most a factor of e, so every step increases the likelihood. Log odds are linear in the last column, so the
     largest change occurs at a scan with the smallest or largest value of that column.
     """
-    found, last = start, columns[:, -1]
+    beta, last = start, columns[:, -1]
     ends = columns[[last.argmin(), last.argmax()]]  # (2, K)
     squares = (columns[:, :, None] * columns[:, None, :]).reshape(len(columns), -1)  # (n, K²)
     wanted = (columns * labels[:, None]).T @ counts  # (K, R)
     for _ in range(STEPS):
-        p = expit(offset[:, None] + columns @ found)  # (n, R)
+        p = expit(offset[:, None] + columns @ beta)  # (n, R)
         bleeds = counts * p  # (n, R) expected positives
         gradient = wanted - columns.T @ bleeds  # (K, R)
-        curvature = (squares.T @ (bleeds * (1 - p))).T.reshape(-1, len(found), len(found))  # (R, K, K)
+        curvature = (squares.T @ (bleeds * (1 - p))).T.reshape(-1, len(beta), len(beta))  # (R, K, K)
         step = (np.linalg.pinv(curvature, hermitian=True) @ gradient.T[..., None])[..., 0].T  # (K, R)
         moved = np.abs(ends @ step).max(axis=0)  # (R,)
-        found = found + step / np.maximum(moved, 1)
+        beta = beta + step / np.maximum(moved, 1)
         if (moved < ENOUGH).all():
-            return found
-    return np.where(moved < ENOUGH, found, np.nan)
+            return beta
+    return np.where(moved < ENOUGH, beta, np.nan)

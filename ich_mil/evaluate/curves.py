@@ -42,8 +42,8 @@ def roc(labels: np.ndarray, score: np.ndarray) -> Curve:
     """Sensitivity at each 1 - specificity of `GRID`; NaN in resamples of one class."""
 
     def curve(counts: np.ndarray) -> np.ndarray:
-        found, alarms = _calls(labels, score, counts)
-        return _columns(np.interp, alarms / alarms[-1], found / found[-1])
+        tp, fp = _calls(labels, score, counts)
+        return _columns(np.interp, fp / fp[-1], tp / tp[-1])
 
     return curve
 
@@ -52,9 +52,9 @@ def precision_recall(labels: np.ndarray, score: np.ndarray) -> Curve:
     """Precision of the highest threshold that reaches each sensitivity of `GRID`."""
 
     def curve(counts: np.ndarray) -> np.ndarray:
-        found, alarms = _calls(labels, score, counts)
-        precision = found[1:] / (found + alarms)[1:]
-        return _columns(_first_reaching, (found / found[-1])[1:], precision)
+        tp, fp = _calls(labels, score, counts)
+        precision = tp[1:] / (tp + fp)[1:]
+        return _columns(_first_reaching, (tp / tp[-1])[1:], precision)
 
     return curve
 
@@ -97,13 +97,13 @@ def _with_band(
     """
     with np.errstate(invalid="ignore"):  # resamples of one class, and groups that were not drawn
         (y,) = curve(np.ones((len(patients), 1))).T
-        found = patient_bootstrap(
+        bands = patient_bootstrap(
             lambda counts: dict(zip(map(str, range(len(GRID))), curve(counts), strict=True)),
             patients,
             resamples=resamples,
             seed=seed,
         )
-    low, high = (np.array([getattr(one, end) for one in found.values()]) for end in ("low", "high"))
+    low, high = (np.array([getattr(band, end) for band in bands.values()]) for end in ("low", "high"))
     if behind is not None:
         for k in np.flatnonzero((np.minimum(y, 1 - y) < ROUNDING) & ~np.isnan(low)):
             exact = proportion_interval(Interval(0, 0, 0, 0), float(y[k]), max(1, round(float(behind[k]))))
@@ -127,15 +127,15 @@ def scan_curves(
     how = {"seed": seed, "resamples": resamples}
     wrong = ((probability >= THRESHOLD) != labels).astype(np.float64)
     risk = risk_coverage(wrong, -np.abs(probability - THRESHOLD))
-    found = {"risk_coverage": _with_band(risk, owner, behind=GRID * len(np.unique(owner)), **how)}
+    tables = {"risk_coverage": _with_band(risk, owner, behind=GRID * len(np.unique(owner)), **how)}
     if len(np.unique(labels)) < 2:
-        return found
+        return tables
     positives = len(np.unique(owner[labels == 1]))
     curves = roc(labels, probability), precision_recall(labels, probability), net_benefit(labels, probability)
     behinds = np.full(len(GRID), positives), GRID * positives, None
     for name, curve, behind in zip(("roc", "precision_recall", "net_benefit"), curves, behinds, strict=True):
-        found[name] = _with_band(curve, owner, behind=behind, **how)
-    return found
+        tables[name] = _with_band(curve, owner, behind=behind, **how)
+    return tables
 
 
 def event_rates(
@@ -149,10 +149,10 @@ def event_rates(
         one patient).
     """
     rows = []
-    place = equal_mass(value, bins)
-    for number in np.unique(place):
-        here = place == number
-        events, owner = event[here], patients[here]
+    bin_index = equal_mass(value, bins)
+    for number in np.unique(bin_index):
+        in_bin = bin_index == number
+        events, owner = event[in_bin], patients[in_bin]
         n_patients, rate = len(np.unique(owner)), float(events.mean())
 
         def statistic(counts: np.ndarray, events: np.ndarray = events) -> dict[str, np.ndarray]:
@@ -160,7 +160,7 @@ def event_rates(
 
         resampled = patient_bootstrap(statistic, owner, resamples=resamples, seed=seed)["rate"]
         ends = proportion_interval(resampled, rate, n_patients)
-        mean = float(value[here].mean())
+        mean = float(value[in_bin].mean())
         rows.append(
             (int(number), len(events), mean, n_patients, int(events.sum()), rate, ends.low, ends.high)
         )
@@ -195,8 +195,8 @@ def _calls(labels: np.ndarray, score: np.ndarray, counts: np.ndarray) -> tuple[n
     """True and false positives (G + 1, R) of falling thresholds, the first of which calls no scan."""
     drawn, positive = group_sums(labels, -score, counts)
     none = np.zeros((1, counts.shape[1]))
-    found, alarms = (np.concatenate([none, part]).cumsum(axis=0) for part in (positive, drawn - positive))
-    return found, alarms
+    tp, fp = (np.concatenate([none, part]).cumsum(axis=0) for part in (positive, drawn - positive))
+    return tp, fp
 
 
 def _columns(

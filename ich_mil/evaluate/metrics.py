@@ -58,7 +58,7 @@ class Metric:
         values: value in each resample, (R,), of a `Sample`.
         patients: number of patients that a proportion rests on, from labels (n,), patients (n,) and calls
             (n,): its interval is `proportion_interval`. None: percentiles, or `ece_interval` for an ECE.
-        parts: names of two proportions whose mean the metric is: its interval is `mean_interval` of theirs.
+        mean_of: names of two proportions whose mean the metric is; its interval is their `mean_interval`.
         better: whether a higher or a lower value is better, for comparisons; empty if neither.
         undefined: why a value is NaN.
         probability: whether the scores must be probabilities.
@@ -70,13 +70,13 @@ class Metric:
     title: str
     values: Callable[[Sample], np.ndarray]
     patients: Callable[[np.ndarray, np.ndarray, np.ndarray], int] | None = None
-    parts: tuple[str, ...] = ()
+    mean_of: tuple[str, ...] = ()
     better: Literal["higher", "lower", ""] = "higher"
     undefined: str = "one class only"
     probability: bool = True
 
     def interval(self, resampled: Interval, value: float, patients: int) -> Interval:
-        """95 % interval of `value` from its resamples; a metric with `parts` has that of its parts."""
+        """95 % interval of `value` from its resamples; a metric with `mean_of` has that of their mean."""
         if self.patients is not None:
             return proportion_interval(resampled, value, patients)
         return ece_interval(resampled, value) if self.values is sample.ece else resampled
@@ -119,7 +119,7 @@ METRICS: tuple[Metric, ...] = (
         "Scan calls",
         "balanced",
         lambda s: (sample.recall(s, 1) + sample.recall(s, 0)) / 2,
-        parts=("sensitivity", "specificity"),
+        mean_of=("sensitivity", "specificity"),
     ),
     Metric(SCAN, "f1", "Scan calls", "F1", sample.f1, _half_of_positives, undefined="no scan is positive"),
     _by_class("sensitivity", 1),
@@ -171,8 +171,8 @@ def resampled(
 
 def measured(metrics: Iterable[Metric], labels: np.ndarray, score: np.ndarray) -> dict[str, float]:
     """Value of each metric for checked labels and scores (n,)."""
-    found = resampled(metrics, labels, score, np.ones((len(labels), 1)))
-    return {name: float(values[0]) for name, values in found.items()}
+    results = resampled(metrics, labels, score, np.ones((len(labels), 1)))
+    return {name: float(values[0]) for name, values in results.items()}
 
 
 def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float]:

@@ -52,13 +52,13 @@ def estimates(
     """
 
     def mean_over_runs(counts: np.ndarray) -> dict[str, np.ndarray]:
-        parts = [resampled(metrics, labels, score, counts) for score in runs]
-        return {name: np.mean([part[name] for part in parts], axis=0) for name in parts[0]}
+        per_run = [resampled(metrics, labels, score, counts) for score in runs]
+        return {name: np.mean([run[name] for run in per_run], axis=0) for name in per_run[0]}
 
     percentiles = patient_bootstrap(mean_over_runs, patients, seed=seed, resamples=resamples)
     single = [measured(metrics, labels, score) for score in runs]
     calls = [score >= THRESHOLD for score in runs]
-    values = {metric.name: np.array([one[metric.name] for one in single]) for metric in metrics}
+    values = {metric.name: np.array([run[metric.name] for run in single]) for metric in metrics}
     means = {name: float(of_runs.mean()) for name, of_runs in values.items()}
     intervals: dict[str, Interval] = {}
     for metric in metrics:
@@ -67,8 +67,8 @@ def estimates(
             rests_on = min(counted(labels, patients, called) for called in calls) if counted else 0
             intervals[metric.name] = metric.interval(percentiles[metric.name], means[metric.name], rests_on)
     for metric in metrics:
-        if metric.parts and metric.name in intervals:
-            shares = [(means[part], intervals[part]) for part in metric.parts]
+        if metric.mean_of and metric.name in intervals:
+            shares = [(means[name], intervals[name]) for name in metric.mean_of]
             intervals[metric.name] = mean_interval(percentiles[metric.name], shares)
     return {
         name: Estimate(of_runs, intervals.get(name), percentiles[name]) for name, of_runs in values.items()
@@ -90,11 +90,11 @@ def measure(runs: Sequence[Scores], features: FeatureSet, *, seed: int, resample
     owner = patient_keys(features.patients)
     scans = np.repeat(np.arange(len(owner)), features.offsets.diff())  # (N,) scan of each slice
     probability, name = runs[0].slice_is_probability, runs[0].name
-    rows = _rows(metrics_of(SCAN), labels, [one.scan for one in runs], owner, f"{name!r}, scan", **how)
+    rows = _rows(metrics_of(SCAN), labels, [run.scan for run in runs], owner, f"{name!r}, scan", **how)
     rows += _rows(
         metrics_of(SLICE, probability=probability),
         slice_labels,
-        [one.slice for one in runs],
+        [run.slice for run in runs],
         owner[scans],
         f"{name!r}, slice",
         **how,
@@ -102,7 +102,7 @@ def measure(runs: Sequence[Scores], features: FeatureSet, *, seed: int, resample
     metrics = metrics_of(INSIDE)
     known = int((slice_labels != UNKNOWN).sum())
     facts = _facts(INSIDE, np.empty(0), owner[:0]) | {"unlabelled": len(slice_labels) - known}
-    slices = [one.slice for one in runs if one.slice is not None]
+    slices = [run.slice for run in runs if run.slice is not None]
     if not slices or not known:
         note = "gives no slice score" if known else "no slice labels"
         return rows + _missing(facts, metrics, len(runs), note)
@@ -126,7 +126,7 @@ def _rows(
     """Rows of the level `SCAN` or `SLICE`."""
     level, probability = metrics[0].level, metrics[-1].probability
     facts = _facts(level, labels, patients)
-    scores = [one for one in runs if one is not None]
+    scores = [score for score in runs if score is not None]
     if not scores or not facts["n"]:
         note = f"gives no {level} score" if facts["n"] else f"no {level} labels"
         return _missing(facts, metrics, len(runs), note)
@@ -149,10 +149,10 @@ def _facts(level: str, labels: np.ndarray, patients: np.ndarray) -> _Row:
     }
 
 
-def _with_values(facts: _Row, metrics: Sequence[Metric], found: dict[str, Estimate]) -> list[_Row]:
+def _with_values(facts: _Row, metrics: Sequence[Metric], by_metric: dict[str, Estimate]) -> list[_Row]:
     rows = []
     for metric in metrics:
-        estimate = found[metric.name]
+        estimate = by_metric[metric.name]
         values, ends = estimate.values, estimate.interval
         if ends is not None:
             limits = {"low": ends.low, "high": ends.high, "ignored": ends.ignored, "note": ""}

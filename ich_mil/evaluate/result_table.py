@@ -54,9 +54,9 @@ def evaluate(scores: Sequence[Scores], features: FeatureSet, *, seed: int, resam
         DataError: a score is invalid (the message names the model), or a scan has no patient.
     """
     rows = [
-        {**row, "model": one.name, "value": row["values"][0]}
-        for one in scores
-        for row in measure([one], features, seed=seed, resamples=resamples)
+        {**row, "model": model.name, "value": row["values"][0]}
+        for model in scores
+        for row in measure([model], features, seed=seed, resamples=resamples)
     ]
     return pd.DataFrame(rows).assign(resamples=resamples)[METRIC_COLUMNS]
 
@@ -118,18 +118,19 @@ def _correct_calls(frame: pd.DataFrame) -> list[str]:
         of = row["positives"] if positive else row["n"] - row["positives"]
         text = f"{round(row['value'] * of):,} of {of:,} {'positive' if positive else 'negative'}"
         texts.setdefault(row["model"], []).append(text)
-    counts = "; ".join(f"{model} {' and '.join(parts)}" for model, parts in texts.items())
+    counts = "; ".join(f"{model} {' and '.join(calls)}" for model, calls in texts.items())
     return [f"Correct calls of scans: {counts}"] if counts else []
 
 
 def _not_available(frame: pd.DataFrame) -> list[str]:
     absent: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for note in filter(None, dict.fromkeys(frame["note"])):
-        for one in METRICS:
-            here = (frame["note"] == note) & (frame["level"] == one.level) & (frame["metric"] == one.name)
-            if one.block and here.any():
-                models = tuple(frame["model"][here])
-                absent.setdefault((note, models), []).append(f"{one.block} {one.title}")
+        noted = frame[frame["note"] == note]
+        for metric in METRICS:
+            rows = (noted["level"] == metric.level) & (noted["metric"] == metric.name)
+            if metric.block and rows.any():
+                models = tuple(noted["model"][rows])
+                absent.setdefault((note, models), []).append(f"{metric.block} {metric.title}")
     everyone = frame["model"].nunique()
     return [
         f"Not available{'' if len(models) == everyone else ' for ' + '; '.join(models)}: "

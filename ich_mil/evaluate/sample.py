@@ -51,13 +51,13 @@ class Ranking:
         before: (G, R) rows above the group.
         called: (G, R) rows down to the end of the group.
         positives: (G, R) positives in the group.
-        found: (G, R) positives down to the end of the group.
+        tp: (G, R) positives down to the end of the group.
     """
 
     before: np.ndarray
     called: np.ndarray
     positives: np.ndarray
-    found: np.ndarray
+    tp: np.ndarray
 
 
 class Sample:
@@ -83,8 +83,8 @@ class Sample:
 
     def share(self, among: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Fraction (R,) of the rows `among` (n,) bool that are in `rows` (n,) bool."""
-        parts = ((among & rows).astype(np.float64), among.astype(np.float64))
-        return divide(*(part @ self.counts for part in parts))
+        masks = ((among & rows).astype(np.float64), among.astype(np.float64))
+        return divide(*(mask @ self.counts for mask in masks))
 
     @cached_property
     def ranking(self) -> Ranking:
@@ -107,15 +107,15 @@ class Sample:
 def auc(s: Sample) -> np.ndarray:
     """AUC = 1 - Σ_g P_g (Σ_{h<g} Q_h + ½ Q_g) / (P Q), with P_g positives, Q_g negatives in tie group g."""
     down = s.ranking
-    # Σ_{h<g} Q_h = before - (found - P_g),  Q_g = called - before - P_g
-    above = down.before - (down.found - down.positives) + (down.called - down.before - down.positives) / 2
+    # Σ_{h<g} Q_h = before - (tp - P_g),  Q_g = called - before - P_g
+    above = down.before - (down.tp - down.positives) + (down.called - down.before - down.positives) / 2
     return 1 - divide((down.positives * above).sum(axis=0), s.positives * (s.total - s.positives))
 
 
 def average_precision(s: Sample) -> np.ndarray:
     """AP = Σ_g P_g/P · Σ_{h≤g} P_h / Σ_{h≤g} (P_h + Q_h); NaN with one class."""
     down = s.ranking
-    precision = np.divide(down.found, down.called, out=np.zeros_like(down.found), where=down.called > 0)
+    precision = np.divide(down.tp, down.called, out=np.zeros_like(down.tp), where=down.called > 0)
     return np.where(s.both, divide((down.positives * precision).sum(axis=0), s.positives), np.nan)
 
 
@@ -130,8 +130,8 @@ def operating_point(s: Sample, name: Literal["sensitivity", "specificity"], perc
         return best
     down, positives = s.ranking, s.positives[s.both]
     negatives = s.total[s.both] - positives
-    sensitivity = down.found[:, s.both] / positives  # (G, resamples with both classes)
-    specificity = (negatives - (down.called - down.found)[:, s.both]) / negatives
+    sensitivity = down.tp[:, s.both] / positives  # (G, resamples with both classes)
+    specificity = (negatives - (down.called - down.tp)[:, s.both]) / negatives
     given, wanted = (specificity, sensitivity) if name == "sensitivity" else (sensitivity, specificity)
     # calling no scan has specificity 1, sensitivity 0
     best[s.both] = np.where(given >= percent / 100, wanted, 0).max(axis=0)

@@ -62,12 +62,12 @@ def scan_logit(f: Tensor, offsets: Tensor, rule: Rule) -> Tensor:
     sizes = offsets.diff().to(f.device)
     longest = int(sizes.max())
     k = _largest(rule, sizes)  # (B,)
-    place = torch.arange(longest, device=f.device)
-    there = place < sizes[:, None]  # (B, longest)
+    position = torch.arange(longest, device=f.device)
+    there = position < sizes[:, None]  # (B, longest)
     padded = f.new_full((*f.shape[:-1], *there.shape), -torch.inf)
     padded[..., there] = f
     top = padded.topk(int(k.max()), dim=-1).values  # (..., B, k)
-    absent = place[: int(k.max())] >= k[:, None]  # (B, k)
+    absent = position[: int(k.max())] >= k[:, None]  # (B, k)
     yes, no = (logsigmoid(side).masked_fill(absent, -torch.inf) for side in (top, -top))
     return torch.logsumexp(yes, -1) - torch.logsumexp(no, -1)
 
@@ -92,8 +92,8 @@ def sampled_scan_logit(f: Tensor, rule: Rule) -> Tensor:
     if rule == "noisy_or":
         return scan_logit(f, torch.tensor([0, f.shape[1]]), rule)
     k = int(_largest(rule, torch.tensor(f.shape[1])))
-    places = torch.sigmoid(f).mean(0).topk(k).indices
-    return scan_logit(f[:, places], torch.tensor([0, k]), "max" if k == 1 else f"top_{k}")
+    indices = torch.sigmoid(f).mean(0).topk(k).indices
+    return scan_logit(f[:, indices], torch.tensor([0, k]), "max" if k == 1 else f"top_{k}")
 
 
 def top_slices(score: Tensor, offsets: Tensor, rule: Rule) -> tuple[Tensor, Tensor]:
@@ -113,8 +113,8 @@ def top_slices(score: Tensor, offsets: Tensor, rule: Rule) -> tuple[Tensor, Tens
     order = score.argsort(descending=True, stable=True)
     order = order[bags[order].argsort(stable=True)]  # scan by scan, the largest first
     count = _largest(rule, sizes)
-    place = torch.arange(len(score), device=score.device) - offsets[bags]
-    return order[place < count[bags]], torch.cat([offsets[:1], count.cumsum(0)])
+    rank = torch.arange(len(score), device=score.device) - offsets[bags]
+    return order[rank < count[bags]], torch.cat([offsets[:1], count.cumsum(0)])
 
 
 def _largest(rule: Rule, sizes: Tensor) -> Tensor:

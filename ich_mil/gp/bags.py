@@ -102,13 +102,13 @@ def _rows_of_list(tables: Sequence[Values]) -> tuple[Tensor, Tensor]:
     """Rows (N, D) and offsets (B + 1,) of bags given as a list of tables (n, D)."""
     if not isinstance(tables, list | tuple) or not tables or isinstance(tables[0], int | float):
         raise DataError(f"bags must be a list of 2-D arrays, got {described(tables)}; or give X with bags")
-    parts = [_features(table, f"X[{b}]") for b, table in enumerate(tables)]
+    matrices = [_features(table, f"X[{b}]") for b, table in enumerate(tables)]
     for b, table in enumerate(tables):
         check_columns(table, column_names(tables[0]))
-        if parts[b].shape[1] != parts[0].shape[1]:
-            raise DataError(f"X[{b}] has {parts[b].shape[1]} features, X[0] has {parts[0].shape[1]}")
-    sizes = torch.tensor([0, *map(len, parts)])
-    return torch.cat(parts), sizes.cumsum(0)
+        if matrices[b].shape[1] != matrices[0].shape[1]:
+            raise DataError(f"X[{b}] has {matrices[b].shape[1]} features, X[0] has {matrices[0].shape[1]}")
+    sizes = torch.tensor([0, *map(len, matrices)])
+    return torch.cat(matrices), sizes.cumsum(0)
 
 
 def _offsets_and_order(bags: Values, n: int) -> tuple[Tensor, Tensor | None, np.ndarray | None]:

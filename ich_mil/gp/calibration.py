@@ -94,9 +94,9 @@ def platt(logits: Tensor, labels: Tensor) -> tuple[float, float, float]:
 
     from scipy.optimize import minimize  # slow to import, and predictions do without
 
-    found = minimize(loss, np.array([1.0, 0.0]), jac=True, method="BFGS")
-    a, b = found.x.tolist()
-    return a / scale, b - a * centre / scale, float(found.fun)
+    result = minimize(loss, np.array([1.0, 0.0]), jac=True, method="BFGS")
+    a, b = result.x.tolist()
+    return a / scale, b - a * centre / scale, float(result.fun)
 
 
 def _rising(logits: Tensor, labels: Tensor, *, part: float = 1.0) -> tuple[float, float]:

@@ -108,18 +108,18 @@ def fit_replicates(
     """
     groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
     shared = {name: getattr(HeadSettings(), name) for name in OWN}
-    for place, job in enumerate(jobs):
-        own = job.settings
-        alone = place if own.learn != "nothing" or own.family == "gibbs" else None
-        groups[(alone, job.train, job.validation, replace(own, **shared))].append(place)
+    for index, job in enumerate(jobs):
+        settings = job.settings
+        alone = index if settings.learn != "nothing" or settings.family == "gibbs" else None
+        groups[(alone, job.train, job.validation, replace(settings, **shared))].append(index)
     points: dict[tuple[object, ...], Points] = {}
-    for places in groups.values():
-        first = jobs[places[0]]
+    for indices in groups.values():
+        first = jobs[indices[0]]
         train = bags if first.train is None else bags.take(first.train)
         validation = None if first.validation is None else bags.take(first.validation)
         key = (first.train, first.settings.n_inducing, first.settings.random_state)
         if key not in points:  # k-means is the most expensive part of a small fit
             points[key] = place_points(train, first.settings)
-        settings = [jobs[place].settings for place in places]
-        group = fit_group(train, validation, settings, points[key], density=density, kernel=kernel)
-        yield [Fitted(place, *result) for place, result in zip(places, group.results, strict=True)]
+        replicates = [jobs[index].settings for index in indices]
+        group = fit_group(train, validation, replicates, points[key], density=density, kernel=kernel)
+        yield [Fitted(index, *result) for index, result in zip(indices, group.results, strict=True)]

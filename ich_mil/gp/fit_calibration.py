@@ -88,8 +88,8 @@ def fit_calibrated(
             model.calibration = calibrate(model, validation)
         return model, report
     folds = folds_of(train.truth, patients, folds=FOLDS, seed=0)
-    found = fit_with_folds(train, settings, place_points(train, settings), folds, density, kernel)
-    logits, (model, report) = found.values(settings, VALUES), found.fitted
+    with_folds = fit_with_folds(train, settings, place_points(train, settings), folds, density, kernel)
+    logits, (model, report) = with_folds.values(settings, VALUES), with_folds.fitted
     used = torch.arange(len(train.truth)) if calibrates is None else calibrates
     model.calibration = _fitted(logits[:, :, used], train.truth.cpu()[used], settings)
     return model, report
@@ -187,10 +187,10 @@ def fit_with_folds(
     (fitted,) = fit_group(train, None, [settings], points, density=density, kernel=kernel).results
     parts = []
     jobs = [Job(settings, seen) for seen, _ in folds]
-    for (one,) in fit_replicates(train, jobs, density=density, kernel=kernel):
-        held = folds[one.place][1]
+    for (fold_fit,) in fit_replicates(train, jobs, density=density, kernel=kernel):
+        held = folds[fold_fit.place][1]
         rows, _ = take_bags(train.offsets, torch.tensor(held, device=device))
-        parts.append(part_of(one.model, train.take(held), rows))
+        parts.append(part_of(fold_fit.model, train.take(held), rows))
     return WithFolds(fitted, parts, train.offsets)
 
 
@@ -225,19 +225,19 @@ def scan_values(parts: Iterable[Part], offsets: Tensor, settings: HeadSettings, 
     parts, n = list(parts), int(offsets[-1])
     mu, variance = moments_of(parts, n)
     score = mean_logit(mu, variance, settings.link)
-    found = []
+    logits = []
     for rule in (settings.variant.rule, SLICE_RULE):
-        rows, own = top_slices(score, offsets, rule)
+        rows, top_offsets = top_slices(score, offsets, rule)
         if len(rows) == len(offsets) - 1:
             unit = torch.from_numpy(ndtri((np.arange(samples) + 0.5) / samples)).to(mu)[:, None]
             unit = unit.expand(samples, len(rows)) / unit.std(correction=0)
         else:
-            sizes = enumerate(own.diff().tolist())
+            sizes = enumerate(top_offsets.diff().tolist())
             noise = torch.cat([normals(0, b, size, samples=samples) for b, size in sizes], 1).to(mu)
             unit = _correlated(parts, rows, n, noise)
         f = latent_logit(mu[rows] + variance[rows].sqrt() * unit, settings.link)
-        found.append(scan_logit(f, own.cpu(), rule if rule in ("max", "noisy_or") else f"top_{n}"))
-    return torch.stack(found)
+        logits.append(scan_logit(f, top_offsets.cpu(), rule if rule in ("max", "noisy_or") else f"top_{n}"))
+    return torch.stack(logits)
 
 
 def _correlated(parts: Sequence[Part], rows: Tensor, n: int, noise: Tensor) -> Tensor:
@@ -250,13 +250,13 @@ def _correlated(parts: Sequence[Part], rows: Tensor, n: int, noise: Tensor) -> T
         noise: (L, K) standard normal numbers.
     """
     f = torch.empty_like(noise)
-    place = rows.new_full((n,), -1)
-    place[rows] = torch.arange(len(rows), device=rows.device)
-    for projection, weights, own in parts:
-        at = (place[own] >= 0).nonzero()[:, 0]
+    column_of = rows.new_full((n,), -1)
+    column_of[rows] = torch.arange(len(rows), device=rows.device)
+    for projection, weights, slices in parts:
+        at = (column_of[slices] >= 0).nonzero()[:, 0]
         chosen = projection.select(at)
         generator = torch.Generator().manual_seed(0)
         z = torch.randn(len(noise), projection.shape[1], generator=generator, dtype=torch.float64).to(f)
-        w, to = weights.mean + z @ weights.root[0], place[own[at]]
+        w, to = weights.mean + z @ weights.root[0], column_of[slices[at]]
         f[:, to] = chosen.push(w) + chosen.residual.sqrt() * noise[:, to]
     return (f - f.mean(0)) / f.std(0, correction=0)

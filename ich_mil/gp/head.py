@@ -90,7 +90,7 @@ class Head(ClassifierMixin, BaseEstimator):
     # scikit-learn reads the names and defaults of the parameters here
     __init__.__signature__ = Signature(  # type: ignore[attr-defined]
         [Parameter("self", Parameter.POSITIONAL_ONLY)]
-        + [Parameter(one.name, Parameter.KEYWORD_ONLY, default=one.default) for one in fields(HeadSettings)]
+        + [Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default) for f in fields(HeadSettings)]
     )
 
     def _parts(self) -> tuple[HeadSettings, Density | None, gpytorch.kernels.Kernel | None]:

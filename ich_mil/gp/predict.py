@@ -223,14 +223,14 @@ def predict(
     return summarise(scan.probabilities(calibration) for scan in drawn)
 
 
-def pool(members: Sequence[Sampled], places: Sequence[Sequence[int] | None]) -> Sampled:
+def pool(members: Sequence[Sampled], indices: Sequence[Sequence[int] | None]) -> Sampled:
     """Concatenate the samples of one scan by all members of a mixture, which have equal weight.
 
     Args:
         members: samples by each member, of equal L.
-        places: for each member, the indices of the slices that all members have; None: all slices.
+        indices: for each member, the indices of the slices that all members have; None: all slices.
     """
-    slices = [p if own is None else p[:, own] for (p, _), own in zip(members, places, strict=True)]
+    slices = [p if kept is None else p[:, kept] for (p, _), kept in zip(members, indices, strict=True)]
     return Sampled(torch.cat(slices), torch.cat([scan for _, scan in members]))
 
 

@@ -93,14 +93,14 @@ def load_head(
             kernel is missing, not needed, or of another kind.
     """
     path = folder / SETTINGS
-    about = record(_HeadFile, read_json(path, FORMAT), path)
-    width, n_inducing = about.n_features, about.n_inducing
+    stored = record(_HeadFile, read_json(path, FORMAT), path)
+    width, n_inducing = stored.n_features, stored.n_inducing
     if n_features is not None and n_features != width:
         raise ModelError(
             f"{path}: the head was trained on {width} features a slice, these have {n_features}; use the "
             "features of the network it was trained with, or train the head again"
         )
-    if ("kernel" in about.given) != (kernel is not None):
+    if ("kernel" in stored.given) != (kernel is not None):
         asked = "with a kernel object of its own: load it with kernel=" if kernel is None else "without one"
         raise ModelError(f"{path}: the head was fitted {asked}")
     described, path = path, folder / TENSORS
@@ -114,13 +114,13 @@ def load_head(
             zeros.expand(n_inducing, -1),
             zeros,
             torch.ones_like(zeros),
-            about.settings,
+            stored.settings,
             kernel=copy.deepcopy(kernel),
         )
-        if about.n_draws:
-            model.draws = zeros.new_empty(about.n_draws, n_inducing)
-        own = model.state_dict()
-        if not all(torch.equal(own[name], state[name]) for name in own if name.endswith("_bound")):
+        if stored.n_draws:
+            model.draws = zeros.new_empty(stored.n_draws, n_inducing)
+        expected = model.state_dict()
+        if not all(torch.equal(expected[name], state[name]) for name in expected if name.endswith("_bound")):
             raise ValueError("other bounds of parameters")
         model.load_state_dict(state)
         if not bool((model.x_std > 0).all()):
@@ -129,10 +129,10 @@ def load_head(
         raise ModelError(
             f"{path}: does not hold the head that {SETTINGS} beside it describes ({error}); train it again"
         ) from error
-    if kernel is not None and not np.allclose(_kernel_values(model), about.kernel_values, rtol=1e-6):
+    if kernel is not None and not np.allclose(_kernel_values(model), stored.kernel_values, rtol=1e-6):
         raise ModelError(f"{described}: the head was fitted with a kernel unlike kernel=; give one like it")
-    model.variational_strategy.jitter_val = about.jitter
-    model.calibration, model.given = about.calibration, tuple(about.given)
-    names = about.feature_names
+    model.variational_strategy.jitter_val = stored.jitter
+    model.calibration, model.given = stored.calibration, tuple(stored.given)
+    names = stored.feature_names
     model.feature_names = None if names is None else tuple(names)
     return model.eval()

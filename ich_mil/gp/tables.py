@@ -48,8 +48,8 @@ def check_rows(x: object, bags: object, x_name: str = "X", bags_name: str = "bag
     A table may be indexed by bag, as covariates by scan, and the bags be given as plain values.
     """
     check_aligned((x_name, x), (bags_name, bags))
-    index, own = index_of(x), index_of(bags)
-    if index is None or is_default(index) or not (own is None or is_default(own)):
+    index, bags_index = index_of(x), index_of(bags)
+    if index is None or is_default(index) or not (bags_index is None or is_default(bags_index)):
         return
     names = pd.Index(np.asarray(bags.cpu() if isinstance(bags, Tensor) else bags))
     if _difference(index, names, by_position=True):
@@ -57,7 +57,7 @@ def check_rows(x: object, bags: object, x_name: str = "X", bags_name: str = "bag
 
 
 def _difference(index: pd.Index, other: pd.Index, *, by_position: bool) -> str:
-    """What makes `other` another index; '' if nothing. By position: only a different order is one."""
+    """Difference of two indexes in words, '' if none; `by_position`: only a difference in order."""
     if index.equals(other):
         return ""
     ours, theirs = index.tolist(), other.tolist()

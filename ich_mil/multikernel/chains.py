@@ -43,7 +43,7 @@ LATENTS = 1000
 
 @dataclass(frozen=True)
 class SamplerSettings:
-    """How the posterior of θ is sampled.
+    """Settings of the sampler of the posterior of θ.
 
     Attributes:
         method: pseudo_marginal, laplace or ancillary.
@@ -207,9 +207,9 @@ class Chains:
         ratio = new.level - state["level"] + self.log_prior(new_x) - self.log_prior(x) + correction
         accept = self.uniform().log() < ratio  # NaN: refused
         if adapting:
-            place = (state["history_steps"] == step).nonzero()
-            if len(place):
-                k = int(place[0])
+            slot = (state["history_steps"] == step).nonzero()
+            if len(slot):
+                k = int(slot[0])
                 state["history_x"][k], state["history_level"][k] = new_x, new.level
                 state["history_mode"][k] = new.mode
             chance = ratio.nan_to_num(nan=-torch.inf).clamp(max=0).exp()

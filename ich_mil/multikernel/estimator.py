@@ -137,10 +137,10 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
                 self._run_with_checkpoint(chains, hot, Path(self.checkpoint))
         state = chains.state
         self.log_theta_ = chains.log_theta.cpu().numpy()
-        place = torch.linspace(0, len(state["f_steps"]) - 1, max(1, PREDICT_DRAWS // settings.chains))
-        place = place.round().to(torch.int64).unique()
-        self._f = state["f"][:, place].flatten(0, 1)  # (L, C, n)
-        theta = state["draws"][:, state["f_steps"][place]].exp()
+        kept = torch.linspace(0, len(state["f_steps"]) - 1, max(1, PREDICT_DRAWS // settings.chains))
+        kept = kept.round().to(torch.int64).unique()
+        self._f = state["f"][:, kept].flatten(0, 1)  # (L, C, n)
+        theta = state["draws"][:, state["f_steps"][kept]].exp()
         self._theta = theta.flatten(0, 1).unflatten(-1, (len(self.classes_), len(self._S)))
         self._summarise(chains.acceptance)
         return self
@@ -228,9 +228,9 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
         rows = {name: len(pair[1]) for name, pair in zip(self.source_names_, pairs, strict=True)}
         if len(set(rows.values())) > 1:
             raise DataError(f"sources have different numbers of scans: {rows}")
-        cross, own = (torch.stack(parts) for parts in zip(*pairs, strict=True))
+        cross, diagonal = (torch.stack(tensors) for tensors in zip(*pairs, strict=True))
         with few_threads(n):
-            mean, std = predict(self._theta, self._f, self._S, cross, own, seed=self.random_state)
+            mean, std = predict(self._theta, self._f, self._S, cross, diagonal, seed=self.random_state)
         return (mean.cpu().numpy(), std.cpu().numpy()) if return_std else mean.cpu().numpy()
 
     def predict(self, sources: Sources) -> np.ndarray:
@@ -253,9 +253,9 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
             "log_theta": torch.as_tensor(self.log_theta_),
         }
         stored = [source.stored(h) for h, source in enumerate(self._sources)]
-        tensors |= {name: part for own, _ in stored for name, part in own.items()}
+        tensors |= {name: tensor for group, _ in stored for name, tensor in group.items()}
         parameters = self.get_params(deep=False) | {"kernels": None, "checkpoint": None}
-        described = {"sources": [about for _, about in stored], "acceptance": self.diagnostics_["acceptance"]}
+        described = {"sources": [entry for _, entry in stored], "acceptance": self.diagnostics_["acceptance"]}
         description = {"parameters": parameters, "classes": self.classes_.tolist()} | described
         storage.write(Path(path), MODEL, tensors, description)
 
@@ -278,18 +278,18 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
         model._S, model._f, model._theta = (tensors[name] for name in ("S", "f", "theta"))
         model.log_theta_ = tensors["log_theta"].numpy()
         model.classes_ = np.array(description["classes"])
-        model.source_names_ = [one["name"] for one in description["sources"]]
+        model.source_names_ = [metadata["name"] for metadata in description["sources"]]
         choices = dict.fromkeys(model.source_names_) if kernels is None else named(kernels, "kernels")
         if not hasattr(kernels, "keys"):
             choices = dict(zip(model.source_names_, choices.values(), strict=False))
         model._sources = []
-        for h, about in enumerate(description["sources"]):
-            choice = choices.get(about["name"])
-            if about["given"] and not about["precomputed"] and choice is None:
-                raise ModelError(f"{path}: {about['name']} has a kernel of its own: load it with kernels=")
-            source, S = Source.restored(h, about, tensors, choice, normalise=model.normalise)
+        for h, metadata in enumerate(description["sources"]):
+            choice = choices.get(metadata["name"])
+            if metadata["given"] and not metadata["precomputed"] and choice is None:
+                raise ModelError(f"{path}: {metadata['name']} has a kernel of its own: load it with kernels=")
+            source, S = Source.restored(h, metadata, tensors, choice, normalise=model.normalise)
             if S is not None and not torch.allclose(S, model._S[h], rtol=1e-6, atol=10 * JITTER):
-                raise ModelError(f"{path}: the kernel of {about['name']} is not that of the fit")
+                raise ModelError(f"{path}: the kernel of {metadata['name']} is not that of the fit")
             model._sources.append(source)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -25,7 +25,7 @@ from torch import Tensor
 TOLERANCE = 1e-8
 """Largest entry of the gradient y - π - K⁻¹f at the mode."""
 LOOSE = 1e-4
-"""The same where the curvature is not that of the mode: q is a valid importance density either way."""
+"""Tolerance where the curvature is not that of the mode; q remains a valid importance density."""
 FACTORISATIONS = 60
 """Newton steps with a new Hessian before the search for the mode ends."""
 CHEAP_STEPS = 12
@@ -188,27 +188,27 @@ def laplace(
     for turn in range(FACTORISATIONS):
         every = len(active) == R
         K_, y, f_ = (K, labels, f) if every else (K[active], labels[active], f[active])
-        here = hessian(K_, f_)
+        current = hessian(K_, f_)
         if every:
-            at = here
+            at = current
         else:
-            for whole, part in zip(vars(at).values(), vars(here).values(), strict=True):
+            for whole, part in zip(vars(at).values(), vars(current).values(), strict=True):
                 whole[active] = part
-        pi = here.root.square()
+        pi = current.root.square()
         if turn == 0 and start is not None:  # f is not K a yet: a Newton step from f, Eq. 3.39
-            a = newton_step(K_, here, pi * f_ - pi * (pi * f_).sum(-2, keepdim=True) + y - pi)
+            a = newton_step(K_, current, pi * f_ - pi * (pi * f_).sum(-2, keepdim=True) + y - pi)
             f = _times(K, a)
             a_, f_ = a, f
         else:
             a_ = a[active]
-            left = ~((y - pi - a_).abs().amax((-1, -2)) <= tolerance) & here.log_det.isfinite()
+            left = ~((y - pi - a_).abs().amax((-1, -2)) <= tolerance) & current.log_det.isfinite()
             if not bool(left.any()):
                 break
             if not bool(left.all()):
                 chosen = left.nonzero()[:, 0]
                 active, K_, y, a_, f_ = (x[chosen] for x in (active, K_, y, a_, f_))
-                here = Hessian(*(x[chosen] for x in vars(here).values()))
-        a[active], f[active] = _ascend(K_, y, here, a_, f_, tolerance)
+                current = Hessian(*(x[chosen] for x in vars(current).values()))
+        a[active], f[active] = _ascend(K_, y, current, a_, f_, tolerance)
         if not curvature_at_mode:
             size = (y - f[active].softmax(-2) - a[active]).abs().amax((-1, -2))
             active = active[(size > tolerance).nonzero()[:, 0]]

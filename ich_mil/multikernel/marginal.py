@@ -28,7 +28,7 @@ PARTS = 2
 
 @dataclass(frozen=True)
 class Point:
-    """What is known of the current θ of each chain.
+    """Estimates at the current θ of each chain.
 
     Attributes:
         level: log of the estimate of p(y | θ) (R,); -inf where it could not be computed.
@@ -41,7 +41,7 @@ class Point:
     f: Tensor
 
     def where(self, chosen: Tensor, other: "Point") -> "Point":
-        """This point in the chains `chosen` (R,), the other elsewhere."""
+        """Values of this point in the chains `chosen` (R,), of `other` elsewhere."""
         wide = chosen[:, None, None]
         return Point(
             torch.where(chosen, self.level, other.level),
@@ -91,8 +91,8 @@ class Marginal:
             return self._evaluate(theta, self.labels, generator, start, curvature_at_mode)
         seeds = torch.randint(2**62, (PARTS,), generator=generator).tolist()
         noises = [torch.Generator().manual_seed(seed) for seed in seeds]
-        parts = theta.chunk(PARTS), self.labels.chunk(PARTS), noises, start.chunk(PARTS)
-        points = self._pool.map(self._evaluate, *parts, repeat(curvature_at_mode))
+        inputs = theta.chunk(PARTS), self.labels.chunk(PARTS), noises, start.chunk(PARTS)
+        points = self._pool.map(self._evaluate, *inputs, repeat(curvature_at_mode))
         columns = zip(*(vars(point).values() for point in points), strict=True)
         return Point(*map(torch.cat, columns))
 
@@ -105,7 +105,7 @@ class Marginal:
         start: Tensor,
         curvature_at_mode: bool,
     ) -> Point:
-        """The same for some of the chains."""
+        """`evaluate` for some of the chains."""
         q = laplace(covariance(theta, self.sources), labels, start, curvature_at_mode=curvature_at_mode)
         like = q.mode
         rows = noise_rows(like.shape[1], len(self.sources), like.shape[2])
@@ -122,10 +122,10 @@ class Marginal:
             level = torch.logaddexp(level, weights.logsumexp(1))
             # the largest of log weight + Gumbel noise is a draw by weight
             score = weights - torch.empty_like(weights).exponential_(generator=generator).log_()
-            here, place = score.max(1)
-            picked = delta.gather(3, place[:, None, None, None].expand(*like.shape, 1))[..., 0]
-            f = torch.where((here > best)[:, None, None], q.mode + picked, f)
-            best = torch.maximum(best, here)
+            largest, index = score.max(1)
+            picked = delta.gather(3, index[:, None, None, None].expand(*like.shape, 1))[..., 0]
+            f = torch.where((largest > best)[:, None, None], q.mode + picked, f)
+            best = torch.maximum(best, largest)
         level = q.log_evidence if self.method == "laplace" else level - math.log(self.importance)
         failed = q.log_evidence.isnan() | level.isnan()
         return Point(torch.where(failed, -torch.inf, level), q.mode, f)

@@ -18,7 +18,7 @@ BATCH = 2**22
 
 @torch.no_grad()
 def predict(
-    theta: Tensor, f: Tensor, sources: Tensor, cross: Tensor, own: Tensor, *, seed: int
+    theta: Tensor, f: Tensor, sources: Tensor, cross: Tensor, diagonal: Tensor, *, seed: int
 ) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation of the class probabilities over the posterior.
 
@@ -29,7 +29,7 @@ def predict(
         f: (L, C, n).
         sources: S (d, n, n).
         cross: (d, m, n) kernel of new with training scans.
-        own: (d, m) kernel of new scans with themselves.
+        diagonal: (d, m) kernel of new scans with themselves.
         seed: of the noise.
 
     Returns:
@@ -47,7 +47,7 @@ def predict(
         right = torch.cat([values[..., None], k.mT], -1)  # (l, C, n, 1 + m)
         half = torch.linalg.solve_triangular(root, right, upper=False)
         mean = (half[..., :1] * half[..., 1:]).sum(-2)  # (l, C, m)
-        variance = (t @ own - half[..., 1:].square().sum(-2)).clamp(min=0)
+        variance = (t @ diagonal - half[..., 1:].square().sum(-2)).clamp(min=0)
         p = (mean[:, None] + variance.sqrt()[:, None] * noise[start : start + size]).softmax(2)
         total += p.sum((0, 1))
         squares += p.square().sum((0, 1))

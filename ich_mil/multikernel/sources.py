@@ -52,13 +52,12 @@ def named(sources: Sources, what: str = "sources") -> dict[str, Any]:
 
 def check_scans(sources: Sources, y: Any = None) -> None:
     """Raise `DataError` unless all sources, and the classes y, that are indexed are so in the same way."""
-    parts = []
-    for name, value in named(
-        sources
-    ).items():  # a pair: covariances with the training scans, and own variances
+    tables = []
+    for name, value in named(sources).items():
+        # a pair: covariances with the training scans, and own variances
         pair = isinstance(value, tuple | list) and len(value) == 2
-        parts += [(f"{name}[{k}]", part) for k, part in enumerate(value)] if pair else [(name, value)]
-    check_aligned(*parts, ("y", y))
+        tables += [(f"{name}[{k}]", table) for k, table in enumerate(value)] if pair else [(name, value)]
+    check_aligned(*tables, ("y", y))
 
 
 def _as_matrix(name: str, value: Any, device: torch.device) -> Tensor:
@@ -87,7 +86,7 @@ def one_hot(y: Any, device: torch.device) -> tuple[np.ndarray, Tensor]:
         raise DataError(f"y must have one dimension, has shape {labels.shape}")
     if missing := np.flatnonzero(pd.isna(labels)).tolist():
         raise DataError(f"y: scan {missing[0]} has no class ({len(missing)} in all)")
-    classes, place, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    classes, index, counts = np.unique(labels, return_inverse=True, return_counts=True)
     if len(classes) < 2:
         raise DataError(f"y has {len(classes)} class; at least two are needed")
     if counts.min() < FEWEST:
@@ -96,7 +95,7 @@ def one_hot(y: Any, device: torch.device) -> tuple[np.ndarray, Tensor]:
             f"class {classes[few]!s} has {counts[few]} scans, at least {FEWEST} are needed; leave the class "
             "out or join it with another"
         )
-    hot = torch.nn.functional.one_hot(torch.as_tensor(place), len(classes)).T
+    hot = torch.nn.functional.one_hot(torch.as_tensor(index), len(classes)).T
     return classes, hot.to(device=device, dtype=torch.float64).contiguous()
 
 
@@ -111,7 +110,7 @@ def _check_kernel_matrix(name: str, S: Tensor) -> None:
         )
     if float(S.max() - S.min()) <= 1e-12 * max(largest, 1e-300):
         raise DataError(
-            f"{name}: is constant, all entries are {float(S[0, 0]):.3g}; it tells scans not apart"
+            f"{name}: is constant, all entries are {float(S[0, 0]):.3g}; it cannot separate scans"
         )
     values = torch.linalg.eigvalsh(S)
     if float(values[0]) < -NEGATIVE * float(values[-1]) or float(values[-1]) <= 0:
@@ -201,41 +200,41 @@ class Source:
                 )
             check_columns(value[0], self.columns, self.name)
             cross = _as_matrix(self.name, value[0], device)
-            own = _as_matrix(self.name, np.asarray(value[1])[:, None], device)[:, 0]
-            if cross.shape != (len(own), n):
+            diagonal = _as_matrix(self.name, np.asarray(value[1])[:, None], device)[:, 0]
+            if cross.shape != (len(diagonal), n):
                 raise DataError(
-                    f"{self.name}: the kernel of new with training scans must have shape ({len(own)}, {n}), "
-                    f"has {tuple(cross.shape)}"
+                    f"{self.name}: the kernel of new with training scans must have shape "
+                    f"({len(diagonal)}, {n}), has {tuple(cross.shape)}"
                 )
-            return cross / self.scale, own / self.scale
+            return cross / self.scale, diagonal / self.scale
         check_columns(value, self.columns, self.name)
         x = _as_matrix(self.name, value, device)
         if x.shape[1] != len(self.mean):
             raise DataError(f"{self.name}: has {x.shape[1]} features, was fitted with {len(self.mean)}")
         x = (x - self.mean) / self.std
-        own = self.kernel(x, diag=True)
-        return self.kernel(x, self.x).to_dense() / self.scale, own / self.scale
+        diagonal = self.kernel(x, diag=True)
+        return self.kernel(x, self.x).to_dense() / self.scale, diagonal / self.scale
 
     def stored(self, h: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors, named by h, and description for a file; `restored` reads them."""
-        parts = {"x": self.x, "mean": self.mean, "std": self.std}
-        about = {name: getattr(self, name) for name in ("name", "scale", "given", "columns")}
-        tensors = {f"{name}.{h}": part for name, part in parts.items() if part is not None}
-        return tensors, about | {"precomputed": self.kernel is None}
+        arrays = {"x": self.x, "mean": self.mean, "std": self.std}
+        metadata = {name: getattr(self, name) for name in ("name", "scale", "given", "columns")}
+        tensors = {f"{name}.{h}": array for name, array in arrays.items() if array is not None}
+        return tensors, metadata | {"precomputed": self.kernel is None}
 
     @classmethod
     def restored(
-        cls, h: int, about: dict[str, Any], tensors: dict[str, Tensor], choice: Any, *, normalise: bool
+        cls, h: int, metadata: dict[str, Any], tensors: dict[str, Tensor], choice: Any, *, normalise: bool
     ) -> tuple[Self, Tensor | None]:
         """The source of `stored`, and its matrix (n, n) from the kernel `choice`; None for a matrix."""
-        columns = tuple(about["columns"]) if about.get("columns") else None
-        if about["precomputed"]:
-            return cls(about["name"], None, True, None, None, None, about["scale"], columns), None
+        columns = tuple(metadata["columns"]) if metadata.get("columns") else None
+        if metadata["precomputed"]:
+            return cls(metadata["name"], None, True, None, None, None, metadata["scale"], columns), None
         source, S = cls.fit(
-            about["name"], tensors[f"x.{h}"], choice, normalise=normalise, device=torch.device("cpu")
+            metadata["name"], tensors[f"x.{h}"], choice, normalise=normalise, device=torch.device("cpu")
         )
         source.x, source.mean, source.std = (tensors[f"{name}.{h}"] for name in ("x", "mean", "std"))
-        source.scale, source.given, source.columns = about["scale"], about["given"], columns
+        source.scale, source.given, source.columns = metadata["scale"], metadata["given"], columns
         return source, S
 
 

@@ -19,10 +19,10 @@ def write(path: Path, kind: str, tensors: dict[str, Tensor], description: dict[s
 
 def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read what `write` wrote. `ModelError`: the file is missing, damaged, or of another kind."""
-    tensors, words = read_tensors(path, finite=False)  # levels of chains start at -inf
-    if (found := words.get("kind")) != kind:
-        raise ModelError(f"{path}: is of kind {found!r}, expected {kind!r}")
+    tensors, metadata = read_tensors(path, finite=False)  # levels of chains start at -inf
+    if (stored := metadata.get("kind")) != kind:
+        raise ModelError(f"{path}: is of kind {stored!r}, expected {kind!r}")
     try:
-        return tensors, parse_json(words["description"])
+        return tensors, parse_json(metadata["description"])
     except (KeyError, ValueError) as error:
         raise ModelError(f"{path}: cannot be read ({error})") from error

@@ -81,7 +81,7 @@ class Surrogate:
         coefficients = solved[:, 0]
         residual = level - basis @ coefficients
         variance = residual.var().clamp(min=1e-12)
-        found = []
+        candidates = []
         for length in LENGTHS:
             K = _rbf(z, z, length)
             for noise in NOISES:
@@ -92,8 +92,8 @@ class Surrogate:
                 evidence = -len(z) / 2 * torch.tensor(scale + 1e-12 * float(variance)).log() - float(
                     L.diagonal().log().sum()
                 )
-                found.append((float(evidence), length, solved_residual))
-        _, length, weights = max(found, key=lambda one: one[0])
+                candidates.append((float(evidence), length, solved_residual))
+        _, length, weights = max(candidates, key=lambda candidate: candidate[0])
         return cls(
             mean, whiten, x.amin(0), x.amax(0), z, coefficients, weights, solved[:, 1:],
             (modes.shape[1], modes.shape[2]), length,

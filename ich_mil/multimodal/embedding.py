@@ -62,7 +62,7 @@ class SentenceEmbedding:
         """Features (N, K)."""
         if not sentences:
             return np.empty((0, len(self.axes)))
-        vectorizer = _vectorizer(vocabulary={word: place for place, word in enumerate(self.words)})
+        vectorizer = _vectorizer(vocabulary={word: column for column, word in enumerate(self.words)})
         vectorizer.idf_ = self.idf
         return np.asarray(vectorizer.transform(sentences) @ self.axes.T)
 

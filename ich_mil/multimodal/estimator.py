@@ -120,8 +120,8 @@ class MultimodalMIL(BaseEstimator):
         check_parameters(self.get_params())
         rows, self.scalings_, names = rows_of(X, bags, None)
         signs = signs_of(labels, names).to(self._device)
-        rows = [Rows(*(part.to(self._device) for part in one)) for one in rows]
-        widths = [one.x.shape[1] for one in rows]
+        rows = [Rows(*(tensor.to(self._device) for tensor in modality)) for modality in rows]
+        widths = [modality.x.shape[1] for modality in rows]
         columns = Columns.of(widths)
         if len(names) < columns.size:
             warnings.warn(
@@ -175,8 +175,8 @@ class MultimodalMIL(BaseEstimator):
         Both are over draws of the coefficients and of the primary instances. A bag depends on its own rows
         alone, in any order.
         """
-        said, _ = self._predictions(X, bags)
-        mean, std = said.bag_mean.cpu().numpy(), said.bag_std.cpu().numpy()
+        result, _ = self._predictions(X, bags)
+        mean, std = result.bag_mean.cpu().numpy(), result.bag_std.cpu().numpy()
         return (mean, std) if return_std else mean
 
     def predict_instance_proba(
@@ -186,9 +186,9 @@ class MultimodalMIL(BaseEstimator):
 
         With `return_std` its standard deviations over draws of the coefficients as well.
         """
-        said, _ = self._predictions(X, bags)
+        result, _ = self._predictions(X, bags)
         means, stds = (
-            [one.cpu().numpy() for one in part] for part in (said.instance_mean, said.instance_std)
+            [x.cpu().numpy() for x in tensors] for tensors in (result.instance_mean, result.instance_std)
         )
         return (means, stds) if return_std else means
 
@@ -198,9 +198,9 @@ class MultimodalMIL(BaseEstimator):
 
     def score(self, X: Sequence[Values], bags: Sequence[Values], labels: Values) -> float:
         """Accuracy over bags."""
-        said, names = self._predictions(X, bags)
+        result, names = self._predictions(X, bags)
         truth = signs_of(labels, names).numpy() > 0
-        return float(accuracy_score(truth, said.bag_mean.cpu().numpy() >= 0.5))
+        return float(accuracy_score(truth, result.bag_mean.cpu().numpy() >= 0.5))
 
     def predict_plug_in(self, X: Sequence[Values], bags: Sequence[Values]) -> np.ndarray:
         """Bag probability (B,) at the posterior means of everything, as the thesis predicts.
@@ -250,13 +250,13 @@ class MultimodalMIL(BaseEstimator):
         check_is_fitted(self, "posterior_")
         rows, _, names = rows_of(X, bags, self.scalings_)
         device = self.posterior_.outer.device
-        rows = [Rows(*(part.to(device) for part in one)) for one in rows]
+        rows = [Rows(*(tensor.to(device) for tensor in modality)) for modality in rows]
         most = max(1, CHUNK_NUMBERS // len(self.posterior_.outer))
         return rows, chunks_of(rows, len(names), rows=most), names
 
     def _predictions(self, X: Sequence[Values], bags: Sequence[Values]) -> tuple[Predictions, np.ndarray]:
         rows, chunks, names = self._new_bags(X, bags)
-        sizes = [len(one.x) for one in rows]
+        sizes = [len(modality.x) for modality in rows]
         with few_threads(sum(sizes)):
-            said = predict(self.posterior_, chunks, sizes, len(names), seed=self.random_state)
-        return said, names
+            result = predict(self.posterior_, chunks, sizes, len(names), seed=self.random_state)
+        return result, names

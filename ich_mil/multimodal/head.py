@@ -57,8 +57,8 @@ class MultimodalReport:
         """Report of a fitted model."""
         used = f"{model.method} with {', '.join(kinds)}"
         if model.method == "nuts":
-            told = f"R-hat {model.r_hat_:.3f}, {model.effective_samples_:.0f} effective draws"
-            return cls(None, model.r_hat_, f"{used}: {told}")
+            convergence = f"R-hat {model.r_hat_:.3f}, {model.effective_samples_:.0f} effective draws"
+            return cls(None, model.r_hat_, f"{used}: {convergence}")
         if model.acceptance_ is None:
             return cls(
                 None, None, f"{used}: draws of the normal approximation, too many instances for chains"
@@ -95,11 +95,11 @@ class MultimodalHead:
     @property
     def name(self) -> str:
         """Method and sizes, such as 'vMMIC (hmc), 8 slice features'."""
-        sizes = [len(one.mean) for one in self.model.scalings_[1:]]
-        parts = [f"{len(self.x_mean)} slice features"]
+        sizes = [len(scaling.mean) for scaling in self.model.scalings_[1:]]
+        contents = [f"{len(self.x_mean)} slice features"]
         for kind, size in zip(self.extras, sizes, strict=True):
-            parts.append(f"{size} {kind}{' features' if kind == 'sentence' else ''}")
-        return f"vMMIC ({self.own.method}), {', '.join(parts)}"
+            contents.append(f"{size} {kind}{' features' if kind == 'sentence' else ''}")
+        return f"vMMIC ({self.own.method}), {', '.join(contents)}"
 
     @classmethod
     def fit(
@@ -119,8 +119,8 @@ class MultimodalHead:
         if watch is not None:
             logits, labels = scan_logits(head.draw(watch, SAMPLES, seed=0)), watch.labels
         else:
-            places = calibrating(learn.offsets, learn.labels) if mixed else slice(None)
-            logits, labels = head.held_out_logits(learn, SAMPLES)[:, :, places], learn.labels[places]
+            used = calibrating(learn.offsets, learn.labels) if mixed else slice(None)
+            logits, labels = head.held_out_logits(learn, SAMPLES)[:, :, used], learn.labels[used]
         head.calibration = Calibration.fit(logits[0], logits[1], labels, rule=Calibration.rule)
         return head
 
@@ -147,12 +147,12 @@ class MultimodalHead:
         folds = folds_of(learn.labels, learn.patients, folds=FOLDS, seed=self.settings.random_state)
         embed = self.modalities.embed
         given = None if isinstance(embed, SentenceEmbedding) else embed
-        found = torch.empty(2, samples, learn.n_scans, dtype=torch.float64)
+        logits = torch.empty(2, samples, learn.n_scans, dtype=torch.float64)
         for seen, held in folds:
-            parts = [learn.select([learn.scans[b] for b in chosen]) for chosen in (seen, held)]
-            head = self._fitted(parts[0], self.settings, self.own, given)
-            found[:, :, list(held)] = scan_logits(head.draw(parts[1], samples, seed=0)).cpu()
-        return found
+            training, test = (learn.select([learn.scans[b] for b in fold]) for fold in (seen, held))
+            head = self._fitted(training, self.settings, self.own, given)
+            logits[:, :, list(held)] = scan_logits(head.draw(test, samples, seed=0)).cpu()
+        return logits
 
     def draw(self, features: FeatureSet, samples: int, *, seed: int) -> Iterator[ScanDraws]:
         """Draws of the posterior, scan by scan."""
@@ -161,8 +161,8 @@ class MultimodalHead:
     def save(self, folder: Path) -> None:
         """Write the head to `folder`; a function of sentences other than the default is not stored."""
         embed = self.modalities.embed
-        tensors, about = self.model.stored()
-        about = about | {
+        tensors, metadata = self.model.stored()
+        metadata = metadata | {
             "covariates": list(self.modalities.covariates),
             "sentences": embed is not None,
             "words": list(embed.words) if isinstance(embed, SentenceEmbedding) else None,
@@ -173,7 +173,7 @@ class MultimodalHead:
         tensors = tensors | {"fill": torch.tensor(self.modalities.fill)}
         if isinstance(embed, SentenceEmbedding):
             tensors |= {"idf": torch.tensor(embed.idf), "axes": torch.tensor(embed.axes)}
-        write_pair(folder, NAME, Stored(tensors, about), FORMAT)
+        write_pair(folder, NAME, Stored(tensors, metadata), FORMAT)
 
     @classmethod
     def load(cls, folder: Path, *, n_features: int | None = None, embed: Embed | None = None) -> Self:
@@ -181,24 +181,22 @@ class MultimodalHead:
         from ich_mil.multimodal.estimator import MultimodalMIL
 
         stored = read_pair(folder, NAME, FORMAT)
-        path, (tensors, about) = folder / f"{NAME}.json", stored
+        path, (tensors, metadata) = folder / f"{NAME}.json", stored
         try:
-            if about["words"] is not None:
+            if metadata["words"] is not None:
                 axes, idf = tensors["axes"].numpy(), tensors["idf"].numpy()
-                embed = SentenceEmbedding(tuple(about["words"]), idf, axes)
-            if about["sentences"] and embed is None:
+                embed = SentenceEmbedding(tuple(metadata["words"]), idf, axes)
+            if metadata["sentences"] and embed is None:
                 raise ModelError(f"{path}: was fitted with a function of sentences; load it with embed=")
-            calibration = about["calibration"]
+            calibration, covariates = metadata["calibration"], tuple(metadata["covariates"])
             head = cls(
                 MultimodalMIL.of_stored(stored, path),
-                Modalities(
-                    embed if about["sentences"] else None, tuple(about["covariates"]), tensors["fill"].numpy()
-                ),
-                record(HeadSettings, about["head"], path),
-                record(MultimodalSettings, about["own"], path),
+                Modalities(embed if metadata["sentences"] else None, covariates, tensors["fill"].numpy()),
+                record(HeadSettings, metadata["head"], path),
+                record(MultimodalSettings, metadata["own"], path),
                 None if calibration is None else record(Calibration, calibration, path),
             )
-            filled = [len(one.mean) for one in head.model.scalings_[1:]][-1:] if about["covariates"] else [0]
+            filled = [len(scaling.mean) for scaling in head.model.scalings_[1:]][-1:] if covariates else [0]
             if len(head.model.scalings_) != len(head.modalities.kinds) or [len(tensors["fill"])] != filled:
                 raise ValueError("its modalities and tensors do not belong together")
         except (KeyError, TypeError, ValueError) as error:

@@ -59,7 +59,7 @@ def _scaling_of(x: Tensor, names: tuple[str, ...] | None, m: int) -> Scaling:
         DataError: all columns are constant.
 
     Warns:
-        UserWarning: some are; they take no part.
+        UserWarning: some columns are constant; they are unused.
     """
     mean, deviation = x.mean(0), x.std(0, correction=0)
     # the deviation of a constant is rounding, not 0
@@ -68,8 +68,8 @@ def _scaling_of(x: Tensor, names: tuple[str, ...] | None, m: int) -> Scaling:
     if len(constant) == len(mean):
         raise DataError(f"modality {m}: every column is constant; leave the modality out")
     if constant:
-        told = ", ".join(names[d] if names else f"x{d}" for d in constant[:SHOWN])
-        warnings.warn(f"modality {m}: {len(constant)} constant column(s) take no part ({told})", stacklevel=4)
+        shown = ", ".join(names[d] if names else f"x{d}" for d in constant[:SHOWN])
+        warnings.warn(f"modality {m}: {len(constant)} constant column(s) are unused ({shown})", stacklevel=4)
     return Scaling(mean, deviation, names)
 
 
@@ -127,8 +127,8 @@ def _number_bags(X: Sequence[Tensor], bags: Sequence[Values]) -> tuple[np.ndarra
         DataError: not one id a row, missing ids, text and numbers together.
     """
     ids = []
-    for m, (x, one) in enumerate(zip(X, bags, strict=True)):
-        values = np.asarray(one.detach().cpu() if isinstance(one, Tensor) else one)
+    for m, (x, keys) in enumerate(zip(X, bags, strict=True)):
+        values = np.asarray(keys.detach().cpu() if isinstance(keys, Tensor) else keys)
         if values.shape != (len(x),):
             raise DataError(f"modality {m}: {len(x)} rows of X, but bags of shape {values.shape}")
         missing = np.flatnonzero(pd.isna(values))
@@ -144,11 +144,11 @@ def _number_bags(X: Sequence[Tensor], bags: Sequence[Values]) -> tuple[np.ndarra
     if not filled:
         raise DataError("there are no bags: X has no rows")
     names, numbers = np.unique(np.concatenate(filled), return_inverse=True)
-    parts, start = [], 0
+    by_modality, start = [], 0
     for values in ids:
-        parts.append(torch.from_numpy(numbers[start : start + len(values)].astype(np.int64)))
+        by_modality.append(torch.from_numpy(numbers[start : start + len(values)].astype(np.int64)))
         start += len(values)
-    return names, parts
+    return names, by_modality
 
 
 def _kind(values: np.ndarray) -> str:

@@ -69,28 +69,28 @@ class Chunk(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Places of coefficients in the outer tier.
+    """Ranges of the coefficients in the outer tier.
 
     Attributes:
-        places: of each modality in θ₂ = (α, β of modality 0, β of modality 1, ...).
+        ranges: slice of each modality in θ₂ = (α, β of modality 0, β of modality 1, ...).
         size: number of coefficients.
     """
 
-    places: tuple[slice, ...]
+    ranges: tuple[slice, ...]
     size: int
 
     @classmethod
     def of(cls, widths: Sequence[int]) -> "Columns":
-        """Places for modalities of `widths` features."""
+        """Ranges for modalities of `widths` features."""
         ends = [1, *(1 + sum(widths[: m + 1]) for m in range(len(widths)))]
         return cls(tuple(slice(*pair) for pair in pairwise(ends)), ends[-1])
 
 
-def value_order(one: Rows) -> np.ndarray:
+def value_order(rows: Rows) -> np.ndarray:
     """Rows (N,) sorted by bag, and within a bag by their values."""
-    direction = torch.randn(one.x.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    value = (one.x.detach().cpu() @ direction).numpy()  # almost surely equal for equal rows alone
-    return np.lexsort((value, one.bags.cpu().numpy()))
+    direction = torch.randn(rows.x.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    value = (rows.x.detach().cpu() @ direction).numpy()  # almost surely equal for equal rows alone
+    return np.lexsort((value, rows.bags.cpu().numpy()))
 
 
 def chunks_of(modalities: Sequence[Rows], n_bags: int, *, rows: int = CHUNK_ROWS) -> list[Chunk]:
@@ -101,29 +101,29 @@ def chunks_of(modalities: Sequence[Rows], n_bags: int, *, rows: int = CHUNK_ROWS
         n_bags: B.
         rows: about so many instances in a chunk; a bag stays whole.
     """
-    orders = [value_order(one) for one in modalities]
-    sizes = [np.bincount(one.bags.cpu().numpy(), minlength=n_bags) for one in modalities]
+    orders = [value_order(modality) for modality in modalities]
+    sizes = [np.bincount(modality.bags.cpu().numpy(), minlength=n_bags) for modality in modalities]
     ends = [np.concatenate([[0], size.cumsum()]) for size in sizes]
     filled = np.sum(ends, axis=0) // rows
     starts = np.flatnonzero(np.diff(filled[:-1], prepend=-1))
     chunks = []
     for start, stop in zip(starts, [*starts[1:], n_bags], strict=True):
         blocks = tuple(
-            _block(one, order[end[start] : end[stop]], size[start:stop], int(start))
-            for one, order, size, end in zip(modalities, orders, sizes, ends, strict=True)
+            _block(modality, order[end[start] : end[stop]], size[start:stop], int(start))
+            for modality, order, size, end in zip(modalities, orders, sizes, ends, strict=True)
         )
         chunks.append(Chunk(slice(int(start), int(stop)), blocks))
     return chunks
 
 
-def _block(one: Rows, rows: np.ndarray, sizes: np.ndarray, start: int) -> Block | None:
+def _block(modality: Rows, rows: np.ndarray, sizes: np.ndarray, start: int) -> Block | None:
     """Rows sorted by bag, brought into turns; `sizes` of the chunk's bags, the first of which is `start`."""
     if len(rows) == 0:
         return None
-    device = one.x.device
+    device = modality.x.device
     there = torch.as_tensor(np.flatnonzero(sizes))
     turns = Turns(torch.as_tensor(np.concatenate([[0], sizes[sizes > 0].cumsum()])))
     ordered = torch.as_tensor(rows)[turns.order].to(device)
-    x = one.x[ordered]
+    x = modality.x[ordered]
     h = torch.cat([x.new_ones(len(x), 1), x], dim=1)  # (n, P)
-    return Block(h, ordered, one.bags[ordered] - start, there[turns.bag_order].to(device), turns.counts)
+    return Block(h, ordered, modality.bags[ordered] - start, there[turns.bag_order].to(device), turns.counts)

@@ -39,7 +39,7 @@ class Modalities:
     @classmethod
     def fit(cls, learn: FeatureSet, *, text_features: int, seed: int, embed: Embed | None = None) -> Self:
         """Modalities of the training scans; without `embed`, a `SentenceEmbedding` of their sentences."""
-        sentences = [one for scan in learn.scans for one in learn.extras.sentences.get(scan, ())]
+        sentences = [sentence for scan in learn.scans for sentence in learn.extras.sentences.get(scan, ())]
         if sentences and embed is None:
             embed = SentenceEmbedding.fit(sentences, features=text_features, seed=seed)
         table = _table(learn)
@@ -63,9 +63,9 @@ class Modalities:
         X = [features.x.double().numpy()]
         bags = [np.repeat(index, features.offsets.diff().numpy())]
         if self.embed is not None:
-            own = [features.extras.sentences.get(scan, ()) for scan in features.scans]
-            X.append(np.asarray(self.embed([one for several in own for one in several]), np.float64))
-            bags.append(np.repeat(index, list(map(len, own))))
+            by_scan = [features.extras.sentences.get(scan, ()) for scan in features.scans]
+            X.append(np.asarray(self.embed([text for texts in by_scan for text in texts]), np.float64))
+            bags.append(np.repeat(index, list(map(len, by_scan))))
         if self.covariates:
             table = _table(features)
             if len(table.columns) and (missing := [name for name in self.covariates if name not in table]):

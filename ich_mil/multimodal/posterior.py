@@ -36,20 +36,20 @@ class Posterior:
 
     @property
     def columns(self) -> Columns:
-        """Places of the modalities in the outer coefficients."""
-        return Columns.of([one.shape[1] - 1 for one in self.inner])
+        """Ranges of the modalities in the outer coefficients."""
+        return Columns.of([draws.shape[1] - 1 for draws in self.inner])
 
     @property
     def means(self) -> tuple[list[Tensor], Tensor]:
         """Posterior means of the inner coefficients (P,) of each modality, and of the outer ones (Q,)."""
-        widths = [one.shape[1] for one in (*self.inner, self.outer)]
+        widths = [draws.shape[1] for draws in (*self.inner, self.outer)]
         *inner, outer = self.summary[:, 0].split(widths)
         return inner, outer
 
     def thinned(self, samples: int) -> "Posterior":
         """About evenly spaced draws, `samples` of them; some are repeated where there are fewer."""
         kept = torch.linspace(0, len(self.outer) - 1, samples).round().long().to(self.outer.device)
-        return Posterior([one[kept] for one in self.inner], self.outer[kept], self.summary)
+        return Posterior([draws[kept] for draws in self.inner], self.outer[kept], self.summary)
 
     @classmethod
     def of_draws(cls, theta: Tensor, widths: Sequence[int], samples: int) -> "Posterior":
@@ -57,7 +57,7 @@ class Posterior:
         mean, std = theta.mean(0), theta.std(0)
         summary = torch.stack([mean, std, mean - HALF_WIDTH * std, mean + HALF_WIDTH * std], dim=1)
         *inner, outer = theta.split([*widths, theta.shape[1] - sum(widths)], dim=1)
-        return cls([one.contiguous() for one in inner], outer.contiguous(), summary).thinned(samples)
+        return cls([draws.contiguous() for draws in inner], outer.contiguous(), summary).thinned(samples)
 
 
 def coefficient_table(posterior: Posterior, scalings: Sequence[Scaling]) -> pd.DataFrame:

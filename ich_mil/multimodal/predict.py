@@ -61,7 +61,7 @@ class Predictions(NamedTuple):
 
 def draw(posterior: Posterior, chunks: Sequence[Chunk], *, seed: int) -> Iterator[Drawn]:
     """Draws of each chunk; `seed` is that of δ."""
-    outer, places = posterior.outer, posterior.columns.places
+    outer, ranges = posterior.outer, posterior.columns.ranges
     turns = [
         max((len(block.counts) for block in blocks if block is not None), default=0)
         for blocks in zip(*(chunk.blocks for chunk in chunks), strict=True)
@@ -74,7 +74,7 @@ def draw(posterior: Posterior, chunks: Sequence[Chunk], *, seed: int) -> Iterato
         uniforms.append(torch.stack(rows).to(outer) if rows else outer.new_zeros(0, len(outer)))
     for chunk in chunks:
         score = outer[:, :1].expand(-1, chunk.bags.stop - chunk.bags.start).clone()
-        primary: list[Tensor | None] = [None] * len(places)
+        primary: list[Tensor | None] = [None] * len(ranges)
         delta, effects = [*primary], [*primary]
         for m, block in enumerate(chunk.blocks):
             if block is None:
@@ -82,7 +82,7 @@ def draw(posterior: Posterior, chunks: Sequence[Chunk], *, seed: int) -> Iterato
             p = ndtr(posterior.inner[m] @ block.h.mT)  # (L, n)
             counts = torch.tensor(block.counts, device=outer.device)
             turn = torch.repeat_interleave(torch.arange(len(block.counts), device=outer.device), counts)
-            is_primary, effect = (uniforms[m][turn].mT < p).to(p), outer[:, places[m]] @ block.x.mT
+            is_primary, effect = (uniforms[m][turn].mT < p).to(p), outer[:, ranges[m]] @ block.x.mT
             score.index_add_(1, block.bags, is_primary * effect)
             primary[m], delta[m], effects[m] = p, is_primary, effect
         yield Drawn(chunk, score, primary, delta, effects)
@@ -113,6 +113,6 @@ def plug_in(
     for chunk in chunks:
         for m, block in enumerate(chunk.blocks):
             if block is not None:
-                effect = ndtr(block.h @ inner[m]) * (block.x @ outer[columns.places[m]])
+                effect = ndtr(block.h @ inner[m]) * (block.x @ outer[columns.ranges[m]])
                 score.index_add_(0, block.bags + chunk.bags.start, effect)
     return ndtr(score)

@@ -57,13 +57,13 @@ class ScanDraws:
     Attributes:
         logits: (L, n) logits of the slices.
         score: (L, 1) score of the scan, whose probability is Φ(score).
-        parts: (L, n) addition δ x β of each slice to the score.
+        terms: (L, n) term δ x β of each slice in the score.
         extras: sentences in their order, then covariates.
     """
 
     logits: Tensor
     score: Tensor
-    parts: Tensor
+    terms: Tensor
     extras: list[Extra]
 
     @property
@@ -80,7 +80,7 @@ class ScanDraws:
 
     def without(self, first: int, last: int) -> Tensor:
         """Scan logit (L, 1) without the slices `first` to `last`."""
-        return latent_logit(self.score - self.parts[:, first : last + 1].sum(1, keepdim=True), "probit")
+        return latent_logit(self.score - self.terms[:, first : last + 1].sum(1, keepdim=True), "probit")
 
     def without_extras(self, probability: Callable[[Tensor], float], /) -> list[ExtraInstance]:
         """Each sentence in turn, and the covariates."""
@@ -108,7 +108,7 @@ def scan_draws(
     posterior = model.posterior_.thinned(samples)
     alpha = posterior.outer[:, :1]  # (L, 1)
     rows, _, _ = rows_of(*modalities.bags(features), model.scalings_)
-    rows = [Rows(*(part.to(alpha.device) for part in one)) for one in rows]
+    rows = [Rows(*(tensor.to(alpha.device) for tensor in modality)) for modality in rows]
     chunks = chunks_of(rows, features.n_scans, rows=1)  # a scan each
     for scan, drawn in zip(features.scans, draw(posterior, chunks, seed=seed), strict=True):
         ordered = []  # of each modality: P(primary), δ and x β, in the order of the rows
@@ -116,7 +116,7 @@ def scan_draws(
             drawn.chunk.blocks, drawn.primary, drawn.delta, drawn.effects, strict=True
         ):
             order = None if block is None else block.rows.argsort()
-            ordered.append([one[:, order] for one in several if one is not None])
+            ordered.append([tensor[:, order] for tensor in several if tensor is not None])
         p, delta, effect = ordered[0]  # (L, n)
         yes, no = (
             torch.logaddexp(

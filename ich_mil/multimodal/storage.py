@@ -24,20 +24,20 @@ class Stored(NamedTuple):
     """Content of a file pair: tensors by name, and the description."""
 
     tensors: dict[str, Tensor]
-    about: dict[str, Any]
+    metadata: dict[str, Any]
 
 
 def write_pair(folder: Path, name: str, stored: Stored, form: str) -> None:
     """Write `name`.safetensors and `name`.json of format `form` to `folder`, which is created if missing."""
     write_tensors(folder / f"{name}.safetensors", stored.tensors)
-    about = {"format": form, "ich_mil": __version__, **stored.about}
-    write_json(folder / f"{name}.json", about)  # last: a folder with a description holds a whole model
+    metadata = {"format": form, "ich_mil": __version__, **stored.metadata}
+    write_json(folder / f"{name}.json", metadata)  # last: a folder with a description holds a whole model
 
 
 def read_pair(folder: Path, name: str, form: str) -> Stored:
     """Read what `write_pair` wrote. `ModelError`: a file is missing, damaged or of another format."""
-    about = read_json(folder / f"{name}.json", form)
-    return Stored(read_tensors(folder / f"{name}.safetensors")[0], about)
+    metadata = read_json(folder / f"{name}.json", form)
+    return Stored(read_tensors(folder / f"{name}.safetensors")[0], metadata)
 
 
 def stored_model(posterior: Posterior, scalings: Sequence[Scaling], parameters: dict[str, Any]) -> Stored:
@@ -45,7 +45,7 @@ def stored_model(posterior: Posterior, scalings: Sequence[Scaling], parameters: 
     tensors = {"outer": posterior.outer, "summary": posterior.summary}
     for m, (inner, scaling) in enumerate(zip(posterior.inner, scalings, strict=True)):
         tensors |= {f"inner.{m}": inner, f"mean.{m}": scaling.mean, f"deviation.{m}": scaling.deviation}
-    names = [None if one.names is None else list(one.names) for one in scalings]
+    names = [None if scaling.names is None else list(scaling.names) for scaling in scalings]
     return Stored(tensors, {"names": names, "parameters": parameters})
 
 
@@ -56,22 +56,22 @@ def model_parts(
 
     `ModelError`, naming `where`: a part is missing or of a wrong shape.
     """
-    tensors, about = stored
+    tensors, metadata = stored
     try:
-        settings = {name: about["parameters"][name] for name in parameters}
-        names = [None if one is None else tuple(map(str, one)) for one in about["names"]]
+        settings = {name: metadata["parameters"][name] for name in parameters}
+        names = [None if columns is None else tuple(map(str, columns)) for columns in metadata["names"]]
         inner = [tensors[f"inner.{m}"] for m in range(len(names))]
         scalings = [
-            Scaling(tensors[f"mean.{m}"], tensors[f"deviation.{m}"], one) for m, one in enumerate(names)
+            Scaling(tensors[f"mean.{m}"], tensors[f"deviation.{m}"], names[m]) for m in range(len(names))
         ]
         posterior = Posterior(inner, tensors["outer"], tensors["summary"])
         check_parameters(settings)
-        widths = [int(one.varies.sum()) for one in scalings]
+        widths = [int(scaling.varies.sum()) for scaling in scalings]
         size, draws = Columns.of(widths).size, len(posterior.outer)
         shapes: list[tuple[int, ...]] = [*((draws, 1 + width) for width in widths), (draws, size)]
-        shapes += [(sum(widths) + len(widths) + size, 4), *((len(one.mean),) for one in scalings)]
-        stored_parts = (*inner, posterior.outer, posterior.summary, *(one.deviation for one in scalings))
-        if not inner or [tuple(one.shape) for one in stored_parts] != shapes:
+        shapes += [(sum(widths) + len(widths) + size, 4), *((len(scaling.mean),) for scaling in scalings)]
+        checked = (*inner, posterior.outer, posterior.summary, *(scaling.deviation for scaling in scalings))
+        if not inner or [tuple(tensor.shape) for tensor in checked] != shapes:
             raise ConfigError("its tensors are of shapes that do not belong together")
         return posterior, scalings, settings
     except ConfigError as error:

@@ -164,11 +164,11 @@ def _foreign(name: str, features: int) -> nn.Module:
         aggregator = kind(features).eval()
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             x = torch.randn(4, features)
-            found = [aggregator(x, offsets) for offsets in (torch.tensor([0, 3, 4]), single_slices(x))]
+            outputs = [aggregator(x, offsets) for offsets in (torch.tensor([0, 3, 4]), single_slices(x))]
     except Exception as error:
         reason = f"fails on two scans of 3 and 1 slices ({error!r:.200})"
         raise ModelError(f"{what}: {reason}; {contract}") from error
-    for logits, scans in zip(found, (2, 4), strict=True):
+    for logits, scans in zip(outputs, (2, 4), strict=True):
         if not isinstance(logits, Tensor):
             raise ModelError(f"{what}: returns {type(logits).__name__}, not a tensor; {contract}")
         if logits.shape != (scans,) or logits.dtype != x.dtype:

@@ -35,7 +35,7 @@ A larger batch is encoded in k chunks, each with every k-th slice. In training t
 recomputed in the backward pass, and batch norm uses the statistics of the chunk.
 """
 FROZEN_CHUNK = 16
-"""The same for frozen blocks on a CPU, where a chunk of 256 pixels takes 20 MB a slice and gains no speed."""
+"""`CHUNK_SLICES` for frozen blocks on a CPU, where 256 pixels take 20 MB a slice and more gain no speed."""
 
 
 class BagOutput(NamedTuple):
@@ -126,8 +126,8 @@ class AttentionCnn(nn.Module):
             return self._encode_chunk(maps, blocks)
         # Each chunk takes every `count`-th slice, so that its batch statistics approximate those of the whole
         # batch. Contiguous chunks could consist of one scan, and their statistics would reveal its label.
-        places = torch.arange(len(maps), device=maps.device)
-        back = torch.cat([places[first::count] for first in range(count)]).argsort()  # (N,)
+        indices = torch.arange(len(maps), device=maps.device)
+        back = torch.cat([indices[first::count] for first in range(count)]).argsort()  # (N,)
         # `torch.compile` fails on a checkpoint with `context_fn`; `disable` as a decorator would add a second
         # to the import
         again = torch.compiler.disable(self._encode_again)

@@ -82,9 +82,9 @@ class ScanDataset(Dataset[Batch]):
         self._boxes: dict[int, HeadBox] = {}
         self._kept: dict[int, Tensor] = {}
         self._free = KEEP_HU_BYTES if keep else 0
-        about = prepared.scans.loc[self.scans]
-        self.labels: list[int] = about.label.tolist()
-        self.sizes = torch.tensor(about.slices.tolist())
+        rows = prepared.scans.loc[self.scans]
+        self.labels: list[int] = rows.label.tolist()
+        self.sizes = torch.tensor(rows.slices.tolist())
         chosen = {*in_slices}
         self._bags = [
             prepared.slices(scan).slice_label.tolist() if scan in chosen else [label]

@@ -51,15 +51,15 @@ def save_cnn(model: AttentionCnn, folder: str | Path) -> None:
     """Write `cnn.safetensors` and `cnn.json` into `folder`."""
     folder = Path(folder)
     write_tensors(folder / "cnn.safetensors", model.state_dict())
-    about = _CnnFile(FORMAT, replace(model.encoder_settings, weights=None), model.settings)
-    write_json(folder / "cnn.json", asdict(about))
+    metadata = _CnnFile(FORMAT, replace(model.encoder_settings, weights=None), model.settings)
+    write_json(folder / "cnn.json", asdict(metadata))
 
 
 def load_cnn(folder: str | Path) -> AttentionCnn:
     """Load a CNN written by `save_cnn`, in evaluation mode. `ModelError` if the files hold none."""
     path = Path(folder) / "cnn.json"
-    about = record(_CnnFile, read_json(path, FORMAT), path)
-    model, path = AttentionCnn(about.encoder, about.settings), path.with_suffix(".safetensors")
+    metadata = record(_CnnFile, read_json(path, FORMAT), path)
+    model, path = AttentionCnn(metadata.encoder, metadata.settings), path.with_suffix(".safetensors")
     state, _ = read_tensors(path)
     try:
         model.load_state_dict(state)
@@ -76,8 +76,8 @@ def stored_features(
     state = model.state_dict()
     weights = [state[name].cpu().numpy().tobytes() for name in sorted(state)]
     settings = [asdict(model.encoder_settings), asdict(model.settings)]
-    about = json.dumps([EXTRACTION, prepared.fingerprint, *settings, list(scans)]).encode()
-    source = digest(about, *weights)
+    inputs = json.dumps([EXTRACTION, prepared.fingerprint, *settings, list(scans)]).encode()
+    source = digest(inputs, *weights)
     if made_from(path, source):
         return read_features(path)
     features = extract_features(model, prepared, scans, workers=workers)
@@ -103,7 +103,7 @@ def extract_features(
     sizes = dataset.sizes
     mine = ranks.share(sizes)
     batches: Iterable[Batch] = loader(
-        dataset, workers=workers, steps=[[place] for place in mine.tolist()], device=device
+        dataset, workers=workers, steps=[[index] for index in mine.tolist()], device=device
     )
     if ranks.first:  # the ranks have equal shares, so one progress bar represents all
         batches = progress(batches, total=len(mine), what="extract features")
@@ -174,11 +174,11 @@ def _outputs(model: AttentionCnn, batches: Iterable[Batch]) -> list[tuple[Tensor
     # by default cuDNN rounds the inputs of convolutions to TF32, with a significand of 11 bits
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         for batch in batches:
-            here = batch.to(device)
+            on_device = batch.to(device)
             # The results stay on the GPU, otherwise the host would wait for each scan. They are cloned,
             # because views would keep the memory of the whole inference.
-            maps = model.frozen_maps(pictures(here), blocks=blocks)
-            output = model.classify(maps, here.offsets, blocks=blocks)
+            maps = model.frozen_maps(pictures(on_device), blocks=blocks)
+            output = model.classify(maps, on_device.offsets, blocks=blocks)
             outputs.append((*(part.clone() for part in output[:4]), texture_of(maps)))
     return outputs
 
@@ -189,7 +189,7 @@ def texture_of(maps: Tensor) -> Tensor:
 
 
 def _together(
-    found: Sequence[tuple[Tensor, ...]],
+    outputs: Sequence[tuple[Tensor, ...]],
     mine: Tensor,
     offsets: Tensor,
     shapes: Sequence[tuple[int, ...]],
@@ -197,13 +197,13 @@ def _together(
 ) -> list[Tensor]:
     """Gather the results of all ranks on the CPU, as a sum of arrays that are zero outside a rank's share.
 
-    `found` has a tuple for each of the scans `mine`: its first tensor has one row per scan, the others have
+    `outputs` has a tuple for each of the scans `mine`: its first tensor has one row per scan, the others have
     one row per slice, of the given shapes.
     """
     n_bags, n = len(offsets) - 1, int(offsets[-1])
     whole = [torch.zeros(n if k else n_bags, *shape) for k, shape in enumerate(shapes)]
-    if found:
+    if outputs:
         rows, _ = take_bags(offsets, mine)
-        for k, (to, parts) in enumerate(zip(whole, zip(*found, strict=True), strict=True)):
-            to[rows if k else mine] = torch.cat(parts).cpu()
-    return [ranks.total(one) for one in whole]
+        for k, (to, tensors) in enumerate(zip(whole, zip(*outputs, strict=True), strict=True)):
+            to[rows if k else mine] = torch.cat(tensors).cpu()
+    return [ranks.total(tensor) for tensor in whole]

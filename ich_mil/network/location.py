@@ -66,7 +66,7 @@ def box_target(boxes: np.ndarray, crop: HeadBox, shape: tuple[int, int]) -> np.n
 
 
 class Anatomy(NamedTuple):
-    """What the densities of slices show."""
+    """Skull interior and smoothed density of slices."""
 
     inside: np.ndarray  # (n, G, G) bool, parts inside the skull
     density: np.ndarray  # (n, G, G) float32 smoothed HU of soft tissue and blood; bone counts as 0
@@ -78,7 +78,7 @@ def anatomy(hu: Tensor) -> Anatomy:
     bone = adaptive_avg_pool2d((pictures >= BONE).float(), PARTS)[:, 0].cpu().numpy() > 0.5
     soft = torch.where(pictures < BONE, pictures, torch.zeros(())).clamp(0)
     density = adaptive_avg_pool2d(soft, PARTS)[:, 0].cpu().numpy()
-    inside = [_enclosed(one) for one in bone]
+    inside = [_enclosed(mask) for mask in bone]
     return Anatomy(np.stack(inside), ndimage.gaussian_filter(density, (0, BLUR, BLUR)))
 
 
@@ -117,13 +117,13 @@ class Location:
             hu, names = prepared.hu(str(scan)), prepared.slices(str(scan)).sop.tolist()
             crop = head_box(hu) if cnn.encoder_settings.crop else HeadBox.whole(hu)
             at = [names.index(name) for name in rows.sop]
-            own = np.stack([box_target(boxes[name], crop, hu.shape[1:]) for name in rows.sop])
+            target = np.stack([box_target(boxes[name], crop, hu.shape[1:]) for name in rows.sop])
             shown = torch.from_numpy(crop.crop(hu))
             maps.append(_maps(cnn, shown, at))
-            share = torch.from_numpy(own[:, None]).float()
+            share = torch.from_numpy(target[:, None]).float()
             height, width = maps[-1].shape[2:]
             shares.append(adaptive_avg_pool2d(share, (height, width))[:, 0].numpy())
-            targets.append(own)
+            targets.append(target)
             seen.append(anatomy(shown[at]))
         cells = torch.cat(maps)  # (n, F, h, w)
         x, y = cells.movedim(1, -1).flatten(0, 2).numpy(), np.concatenate(shares).ravel()
@@ -135,7 +135,7 @@ class Location:
         scaler, linear = regression[0], regression[1]
         weight = linear.coef_[0] / scaler.scale_
         location = cls(weight, float(linear.intercept_[0] - weight @ scaler.mean_), 1.0, 0.0)
-        inside, density = (np.concatenate(parts) for parts in zip(*seen, strict=True))
+        inside, density = (np.concatenate(arrays) for arrays in zip(*seen, strict=True))
         score = location._score(cells, density)[inside]
         last = LogisticRegression(C=np.inf).fit(score[:, None], np.concatenate(targets)[inside])
         return cls(location.weight, location.offset, float(last.coef_[0, 0]), float(last.intercept_[0]))
@@ -169,7 +169,7 @@ class Location:
         if not path.is_file():
             return None
         tensors, _ = read_tensors(path)
-        shapes = {name: tuple(one.shape) for name, one in tensors.items()}
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
         if shapes != {"weight": (channels,), "line": (3,)}:
             raise ModelError(f"{path}: does not fit the CNN; train again")
         return cls(tensors["weight"].numpy(), *tensors["line"].tolist())

@@ -71,8 +71,8 @@ def vary(scans: Sequence[Tensor], variations: Sequence[Variation], windows: Wind
         return torch.cat(list(scans))
     like, side = scans[0], scans[0].shape[-1]
     widths = torch.tensor([w for _, w in windows])[:, None, None]
-    parts = torch.stack([variation.matrix for variation in variations]), widths
-    matrices, width = (part.to(like.device, like.dtype, non_blocking=True) for part in parts)
+    tensors = torch.stack([variation.matrix for variation in variations]), widths
+    matrices, width = (tensor.to(like.device, like.dtype, non_blocking=True) for tensor in tensors)
     grids = affine_grid(matrices, [len(matrices), 1, side, side], align_corners=False)  # (B, S, S, 2)
     varied = []
     for scan, grid, variation in zip(scans, grids, variations, strict=True):

@@ -35,8 +35,8 @@ class _Normalised(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, ranks: Ranks
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        here = torch.cat([x.sum((0, 2, 3)), x.new_tensor([x.numel() / x.shape[1]])])  # (F + 1,)
-        total = ranks.total(here)
+        sums = torch.cat([x.sum((0, 2, 3)), x.new_tensor([x.numel() / x.shape[1]])])  # (F + 1,)
+        total = ranks.total(sums)
         count = total[-1]
         mean = total[:-1] / count  # (F,)
         centred = x - mean[:, None, None]

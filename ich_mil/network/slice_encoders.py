@@ -84,21 +84,21 @@ def _whole(settings: EncoderSettings) -> nn.Sequential:
     if settings.name not in timm.list_models():
         raise ModelError(f"encoder {settings.name!r} is neither {PAPER!r} nor a model of timm")
     channels = settings.n_channels
-    about = timm.models.get_pretrained_cfg(settings.name) or timm.models.PretrainedCfg()
-    fixed: dict[str, Any] = {"img_size": settings.size} if about.fixed_input_size else {}
+    pretrained = timm.models.get_pretrained_cfg(settings.name) or timm.models.PretrainedCfg()
+    fixed: dict[str, Any] = {"img_size": settings.size} if pretrained.fixed_input_size else {}
     try:
         model: Any = timm.create_model(settings.name, num_classes=0, in_chans=channels, **fixed)
         if settings.weights is not None:
             donor = timm.create_model(settings.name, num_classes=0, **fixed)
             load_weights(donor, settings.weights)
-            model.load_state_dict(adapt_channels(donor.state_dict(), about.first_conv, channels))
+            model.load_state_dict(adapt_channels(donor.state_dict(), pretrained.first_conv, channels))
     except (AssertionError, RuntimeError) as error:  # a transformer whose windows do not fit the picture size
         raise ModelError(
             f"encoder {settings.name!r} cannot be built for {settings.size} pixels ({error})"
         ) from error
-    standardise = _Standardise(about.mean, about.std, channels)
+    standardise = _Standardise(pretrained.mean, pretrained.std, channels)
     encoder = _blocks(model, standardise)
-    side = settings.size if fixed else about.input_size[-1]
+    side = settings.size if fixed else pretrained.input_size[-1]
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             model.eval()

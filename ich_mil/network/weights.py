@@ -26,11 +26,11 @@ def load_weights(model: nn.Module, name: str) -> None:
         ModelError: no such file, package or repository, a failed download, or weights of another
             architecture.
     """
-    own, given = _parameters(model.state_dict()), _parameters(_read(name))
-    extra = len(given) - len(own)
-    if not own.keys() <= given.keys():
-        given = dict(zip(own, given.values(), strict=False))
-    wrong = [key for key in own if key not in given or given[key].shape != own[key].shape]
+    expected, given = _parameters(model.state_dict()), _parameters(_read(name))
+    extra = len(given) - len(expected)
+    if not expected.keys() <= given.keys():
+        given = dict(zip(expected, given.values(), strict=False))
+    wrong = [key for key in expected if key not in given or given[key].shape != expected[key].shape]
     if wrong or extra > CLASSIFIER:
         reason = (
             f"{wrong[0]} is missing or of another shape" if wrong else f"it holds {extra} tensors too many"
@@ -39,7 +39,7 @@ def load_weights(model: nn.Module, name: str) -> None:
             f"{name}: is no state dict of the encoder as configured ({reason}); name weights of this "
             "encoder, or leave encoder.weights empty"
         )
-    model.load_state_dict({**model.state_dict(), **{key: given[key] for key in own}})
+    model.load_state_dict({**model.state_dict(), **{key: given[key] for key in expected}})
 
 
 def adapt_channels(

@@ -53,13 +53,13 @@ def _tables(windows: Windows) -> np.ndarray:
 def _look_up(hu: Tensor, windows: Windows) -> Tensor:
     """`_compute` by lookup tables, slice by slice so that the indices of a slice stay in the cache."""
     tables = _tables(windows)
-    places = np.empty(hu.shape[1:], dtype=np.intp)  # (H, W)
+    indices = np.empty(hu.shape[1:], dtype=np.intp)  # (H, W)
     # np.empty requests huge pages from Linux, torch.empty does not: saves 0.8 ms per slice
     pictures = np.empty((len(hu), len(windows), *hu.shape[1:]), dtype=np.float32)
     for picture, of_slice in zip(pictures, hu.numpy().view(np.uint16), strict=True):
-        places[...] = of_slice
+        indices[...] = of_slice
         for channel, table in zip(picture, tables, strict=True):
-            table.take(places, out=channel, mode="clip")  # all indices are valid; mode "raise" would copy
+            table.take(indices, out=channel, mode="clip")  # all indices are valid; mode "raise" would copy
     return torch.from_numpy(pictures)  # (n, C, H, W)
 
 

@@ -163,10 +163,10 @@ def _write_cq500_study(
         (folder / name).mkdir(parents=True)
         n = len(phantom.hu)
         for number in range(n):
-            place = number if study.index % 2 else n - 1 - number  # some scanners start at the top
-            parts = {"sop": [name, str(place)], "study": ["study"], "series": [name]}
-            uids = {level: generate_uid(entropy_srcs=[*key, *own]) for level, own in parts.items()}
-            image = make_image(phantom, place, encoding, **uids)
+            index = number if study.index % 2 else n - 1 - number  # some scanners start at the top
+            sources = {"sop": [name, str(index)], "study": ["study"], "series": [name]}
+            uids = {level: generate_uid(entropy_srcs=[*key, *source]) for level, source in sources.items()}
+            image = make_image(phantom, index, encoding, **uids)
             image.SOPClassUID = CTImageStorage
             image.file_meta.MediaStorageSOPInstanceUID = image.SOPInstanceUID
             image.ImageType = ["ORIGINAL", "PRIMARY", "AXIAL"]
@@ -182,10 +182,10 @@ def _write_cq500_study(
             image.WindowCenter, image.WindowWidth = ("500", "2000") if plan.bone else ("40", "80")
             save_image(image, folder / name / f"CT{number:06d}.dcm")
     masks = cuts[0].masks
-    found = {short: int((masks == SUBTYPES.index(name) + 1).any()) for short, name in READER_COLUMNS.items()}
+    reads = {short: int((masks == SUBTYPES.index(name) + 1).any()) for short, name in READER_COLUMNS.items()}
     half = masks.shape[2] // 2  # the patient's left is at the right of the picture
     left, right = int(masks[:, :, half:].any()), int(masks[:, :, :half].any())
-    return {"ICH": cuts[0].label} | found | {"BleedLocation-Left": left, "BleedLocation-Right": right}
+    return {"ICH": cuts[0].label} | reads | {"BleedLocation-Left": left, "BleedLocation-Right": right}
 
 
 def _reads(
@@ -221,7 +221,7 @@ def write_cq500(root: Path, *, n_studies: int, seed: int, size: int = 256, n_job
         delayed(_write_cq500_study)(root, study, plan, seed, size)
         for study, plan in zip(studies, plans, strict=True)
     )
-    rows = [_reads(rng, *one) for one in zip(studies, truths, dissent.tolist(), strict=True)]
+    rows = [_reads(rng, *arguments) for arguments in zip(studies, truths, dissent.tolist(), strict=True)]
     table = pd.DataFrame([rows[k] for k in rng.permutation(n_studies)])
     write_csv(root / "reads.csv", table)
 

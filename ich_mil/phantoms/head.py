@@ -104,10 +104,10 @@ def _draw_stones(rng: np.random.Generator) -> NDArray[np.float64]:
     stones: list[tuple[float, float, float, float, float]] = []
 
     def add(chance: float, x: float, y: float, z: float, radius: tuple[float, float]) -> None:
-        place = rng.normal((x, y, z), 1.5)
+        centre = rng.normal((x, y, z), 1.5)
         size, hu, kept = rng.uniform(*radius), rng.uniform(90, 380), rng.random() < chance
         if kept:
-            stones.append((float(place[0]), float(place[1]), float(place[2]), float(size), float(hu)))
+            stones.append((float(centre[0]), float(centre[1]), float(centre[2]), float(size), float(hu)))
 
     add(0.65, 0, 19, 5, (1.8, 4.0))
     for side in (-1, 1):
@@ -159,7 +159,7 @@ def wave_sum(waves: NDArray[np.float64], x: Image, y: Image, z: Image) -> Image:
     return total
 
 
-def places(head: Head, scanner: Scanner, z: float, size: int) -> tuple[Image, Image, Image]:
+def coordinates(head: Head, scanner: Scanner, z: float, size: int) -> tuple[Image, Image, Image]:
     """Pixel coordinates x, y, z in the head frame [mm] for a slice at `z` on the scanner axis [mm]."""
     step = scanner.fov / size
     line = ((np.arange(size) - (size - 1) / 2) * step).astype(np.float32)
@@ -167,8 +167,8 @@ def places(head: Head, scanner: Scanner, z: float, size: int) -> tuple[Image, Im
     column, row = np.meshgrid(line, line)
     points = (column - head.shift[0], row * np.cos(tilt) - head.shift[1], z - row * np.sin(tilt))
     turn = head.rotation
-    parts = [np.asarray(part, np.float32) for part in points]
-    x, y, zz = (sum(np.float32(turn[i, j]) * parts[j] for j in range(3)) for i in range(3))
+    arrays = [np.asarray(values, np.float32) for values in points]
+    x, y, zz = (sum(np.float32(turn[i, j]) * arrays[j] for j in range(3)) for i in range(3))
     return np.asarray(x), np.asarray(y), np.asarray(zz)
 
 
@@ -192,12 +192,13 @@ def vault_depth(head: Head, x: Image, y: Image, z: Image) -> Image:
 def head_box(head: Head, scanner: Scanner, z: float, size: int) -> tuple[slice, slice]:
     """Rows and columns that contain the head, from a coarse grid; empty without a head."""
     coarse = 48
-    near = vault_depth(head, *places(head, scanner, z, coarse)) > -1.5 * head.skull - 1.5 * head.scalp - 8
+    depth = vault_depth(head, *coordinates(head, scanner, z, coarse))
+    near = depth > -1.5 * head.skull - 1.5 * head.scalp - 8
     if not near.any():
         return slice(0, 0), slice(0, 0)
     box = []
     for axis in (1, 0):
-        found = np.flatnonzero(near.any(axis=axis)) / coarse * size
+        pixels = np.flatnonzero(near.any(axis=axis)) / coarse * size
         margin = 2 * size / coarse
-        box.append(slice(max(int(found[0] - margin), 0), min(int(found[-1] + margin) + 1, size)))
+        box.append(slice(max(int(pixels[0] - margin), 0), min(int(pixels[-1] + margin) + 1, size)))
     return box[0], box[1]

@@ -101,10 +101,10 @@ def _lay(
             added[n][more] = (weight * (blood - f.hu))[more]
             masks[n][more] = bleed.kind + 1
         for kind in np.unique(masks[n][masks[n] > 0]):
-            here = masks[n] == kind
-            if here.sum() < MIN_FRACTION * brain:
-                masks[n][here] = 0
-                added[n][here] = 0
+            pixels = masks[n] == kind
+            if pixels.sum() < MIN_FRACTION * brain:
+                masks[n][pixels] = 0
+                added[n][pixels] = 0
     return added, masks, brain
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.ndimage import gaussian_filter
 
-from ich_mil.phantoms.head import Head, Image, Scanner, head_box, places, vault_depth, wave_sum
+from ich_mil.phantoms.head import Head, Image, Scanner, coordinates, head_box, vault_depth, wave_sum
 
 HU_AIR = -1000.0
 HU_CSF = 8.0
@@ -113,8 +113,8 @@ def _cisterns(head: Head, depth: Image, x: Image, y: Image, z: Image) -> Image:
     between = np.maximum(ax - 1.1 * head.sulcus, np.where(z > 28, -9, 26 - np.abs(y + 4)))
     between = np.where(z < -8, 9, between)
     rim = depth - 0.9 * head.sulcus
-    found = np.minimum(np.minimum(suprasellar, ambient), np.minimum(sylvian, insula))
-    return np.asarray(np.minimum(np.minimum(found, between), np.minimum(sulci, rim)), np.float32)
+    basal = np.minimum(np.minimum(suprasellar, ambient), np.minimum(sylvian, insula))
+    return np.asarray(np.minimum(np.minimum(basal, between), np.minimum(sulci, rim)), np.float32)
 
 
 def _floor_height(x: Image, y: Image) -> tuple[Image, Image]:
@@ -178,7 +178,7 @@ def _below_floor(head: Head, x: Image, y: Image, z: Image, bone: float) -> Image
 
 def slice_fields(head: Head, scanner: Scanner, z: float, size: int, *, contrast: bool = False) -> Fields:
     """Compute one slice of a head without noise, `size` x `size` pixels at height `z` [mm] of the scanner."""
-    x, y, zz = places(head, scanner, z, size)
+    x, y, zz = coordinates(head, scanner, z, size)
     air = np.full((size, size), HU_AIR, np.float32)
     row = np.hypot(x, y + 40) - np.float32(scanner.table + 42)
     air[(np.abs(row) < 1.6) & (y > 20)] = 60

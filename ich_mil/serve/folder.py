@@ -42,10 +42,10 @@ class FolderSource:
         for parent, _, names in os.walk(self._root):
             for path in (Path(parent, name) for name in names):
                 with suppress(OSError):  # gone, or not readable now: the next look tries again
-                    about = path.lstat()
-                    if not stat.S_ISREG(about.st_mode):
+                    status = path.lstat()
+                    if not stat.S_ISREG(status.st_mode):
                         continue
-                    mark = (about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+                    mark = (status.st_size, status.st_mtime_ns, status.st_ctime_ns)
                     entry = self._files.get(path)
                     if entry is None or entry.mark != mark:
                         entry = _read_entry(path, mark)

@@ -40,8 +40,8 @@ class Orthanc:
     def __init__(
         self, url: str, out: Path, *, login: str = "", send: str | None = None, stow: str | None = None
     ) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or {"@", "?", "#"} & set(url):
+        address = urlsplit(url)
+        if address.scheme not in ("http", "https") or not address.hostname or {"@", "?", "#"} & set(url):
             # the URL is not shown: it may hold a password
             raise ConfigError(
                 "--orthanc must be http(s)://HOST[:PORT][/PATH], with the login in --login FILE"
@@ -72,19 +72,19 @@ class Orthanc:
 
     def study(self, name: str) -> Study | None:
         """The CT series of a stable study, without our own results."""
-        about = self._find(f"/studies/{name}")
-        if about is None:
+        metadata = self._find(f"/studies/{name}")
+        if metadata is None:
             self.settle(name)
-        if about is None or not about["IsStable"]:
+        if metadata is None or not metadata["IsStable"]:
             return None
         inputs = {series["ID"] for series in self._ask(f"/studies/{name}/series") if _is_input(series)}
-        instances = [one for one in self._ask(f"/studies/{name}/instances") if one["ParentSeries"] in inputs]
+        instances = [row for row in self._ask(f"/studies/{name}/instances") if row["ParentSeries"] in inputs]
 
         def fetch(folder: Path) -> None:
             for number, instance in enumerate(instances):
                 (folder / f"{number:05}.dcm").write_bytes(self._call(f"/instances/{instance['ID']}/file"))
 
-        uid = about["MainDicomTags"].get("StudyInstanceUID", name)
+        uid = metadata["MainDicomTags"].get("StudyInstanceUID", name)
         lines = sorted(f"{instance['ID']} {instance['FileUuid']}" for instance in instances)
         return Study(digest(uid.encode()), digest(*map(str.encode, lines)), fetch)
 

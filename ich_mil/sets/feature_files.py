@@ -86,8 +86,8 @@ def _check(path: Path, table: pd.DataFrame, wrong: pd.Series, reason: str) -> No
     """Raise `DataError` for the first wrong row; the index of a CSV is the line number minus 2."""
     if wrong.any():
         row = table.index[wrong][0]
-        place = f"line {row + 2}" if path.suffix.lower() == ".csv" else f"row {row}"
-        raise DataError(f"{path}: {place}: {reason.format_map(table.loc[row])}")
+        position = f"line {row + 2}" if path.suffix.lower() == ".csv" else f"row {row}"
+        raise DataError(f"{path}: {position}: {reason.format_map(table.loc[row])}")
 
 
 def _numbers(path: Path, table: pd.DataFrame, column: str) -> pd.Series:
@@ -158,19 +158,19 @@ def _folder_rows(path: Path, columns: Mapping[str, str]) -> Rows:
             raise DataError(f"{path}: {LABELS} or the folder lacks a {what} for {name_some(sorted(missing))}")
     if not files:
         raise DataError(f"{path}: holds no feature file ({', '.join(ARRAYS)})")
-    key, parts = names.get("features", "features"), []
+    key, matrices = names.get("features", "features"), []
     for file in files.values():
         arrays = _content(file)
         if key not in arrays:
             raise _missing(file, [key], arrays)
-        parts.append(_matrix(arrays[key], file))
-        if parts[-1].shape[1] != parts[0].shape[1]:
-            raise DataError(f"{file}: has {parts[-1].shape[1]} features, others {parts[0].shape[1]}")
-    table = pd.DataFrame({"bag_name": np.repeat(list(files), [len(part) for part in parts])})
+        matrices.append(_matrix(arrays[key], file))
+        if matrices[-1].shape[1] != matrices[0].shape[1]:
+            raise DataError(f"{file}: has {matrices[-1].shape[1]} features, others {matrices[0].shape[1]}")
+    table = pd.DataFrame({"bag_name": np.repeat(list(files), [len(matrix) for matrix in matrices])})
     for name in PER_BAG:
         if names[name] in labels:
             table[name] = labels[names[name]].loc[table.bag_name].to_numpy()
-    return table.assign(instance_name=_numbered(table.bag_name)), np.concatenate(parts)
+    return table.assign(instance_name=_numbered(table.bag_name)), np.concatenate(matrices)
 
 
 def _numbered(bags: pd.Series) -> pd.Series:

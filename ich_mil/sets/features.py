@@ -135,16 +135,16 @@ class FeatureSet:
         return replace(self, offsets=offsets, slice_names=names, **kept)
 
 
-def join_features(parts: Sequence[FeatureSet]) -> FeatureSet:
+def join_features(sets: Sequence[FeatureSet]) -> FeatureSet:
     """Join features of different scans by one network."""
     joined: dict[str, Any] = {
-        name: [text for part in parts for text in getattr(part, name)] for name in _STRINGS
+        name: [text for features in sets for text in getattr(features, name)] for name in _STRINGS
     }
     for name in (*_OF_SCANS, *_OF_SLICES):
-        values = [getattr(part, name) for part in parts]
+        values = [getattr(features, name) for features in sets]
         joined[name] = None if values[0] is None else torch.cat(values)
-    sizes = torch.cat([part.offsets.diff() for part in parts])
-    return replace(parts[0], offsets=torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]), **joined)
+    sizes = torch.cat([features.offsets.diff() for features in sets])
+    return replace(sets[0], offsets=torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]), **joined)
 
 
 def bare_features(

@@ -62,7 +62,7 @@ def first_rows(path: Path) -> Iterator[list[list[str]]]:
                 rows = islice(csv.reader(file, delimiter=separator), MOST_TITLES)
                 yield [[cell.strip() for cell in row] for row in rows]
         except (csv.Error, OSError, UnicodeDecodeError):
-            return  # told by `read_table`
+            return  # reported by `read_table`
 
 
 def table_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
@@ -80,11 +80,11 @@ def table_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[s
             if missing := [name for name in columns if name.casefold() not in names]:
                 there = name_some(header, 6)
                 raise DataError(f"{path}: column {', '.join(missing)} is missing; found {there}")
-            places = [names.index(name.casefold()) for name in columns]
+            indices = [names.index(name.casefold()) for name in columns]
             rows = csv.reader(file, delimiter=separator)
             for row in rows:
                 if len(row) == len(header):
-                    yield rows.line_num + 1, [row[place].strip() for place in places]
+                    yield rows.line_num + 1, [row[index].strip() for index in indices]
                 elif any(map(str.strip, row)):
                     what = f"{len(row)} fields, but the header has {len(header)}"
                     raise DataError(f"{path}: line {rows.line_num + 1}: {what}; correct the row")

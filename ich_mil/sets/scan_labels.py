@@ -49,16 +49,16 @@ _MOST = 10
 
 def find_labels(root: Path) -> Path:
     """Path of the table of labels in a folder. `DataError`: there is none, or there are several."""
-    found = sorted(path for path in root.iterdir() if LABELS.fullmatch(path.name))
-    if not found:
+    tables = sorted(path for path in root.iterdir() if LABELS.fullmatch(path.name))
+    if not tables:
         raise DataError(
             f"{root}: holds neither labels.csv nor labels.xlsx; put the table there, or let 'ich-mil "
             "labels-template' write one for studies"
         )
-    if len(found) > 1:
-        names = name_some([path.name for path in found])
-        raise DataError(f"{root}: holds {len(found)} tables of labels: {names}; keep one")
-    return found[0]
+    if len(tables) > 1:
+        names = name_some([path.name for path in tables])
+        raise DataError(f"{root}: holds {len(tables)} tables of labels: {names}; keep one")
+    return tables[0]
 
 
 @dataclass(frozen=True)
@@ -173,11 +173,11 @@ class LabelColumns:
         by_name: dict[str, list[str]] = defaultdict(list)
         for column in filter(None, row):
             letters = re.sub(r"[\W\d_]", "", column.casefold())
-            own = "" if self.id_column else self.ids.get(letters, "")
-            own = own or (letters if letters == "patient" else "")
+            key = "" if self.id_column else self.ids.get(letters, "")
+            key = key or (letters if letters == "patient" else "")
             if letters in self.labels and not self.label_column:
-                own = letters
-            by_name[own].append(column)
+                key = letters
+            by_name[key].append(column)
         for wanted, name in ((self.id_column, next(iter(self.ids.values()))), (self.label_column, "label")):
             if wanted:
                 by_name[name] = [c for c in row if c == wanted] or [
@@ -204,10 +204,10 @@ class LabelColumns:
         usual = f"of scan ids ({', '.join(dict.fromkeys(self.ids.values()))})", " or ".join(self.labels)
         missing = " and column ".join(
             f"{named!r}{did_you_mean(named, cells)}" if named else name
-            for own, named, name in zip(
+            for present, named, name in zip(
                 (ids, labels), (self.id_column, self.label_column), usual, strict=True
             )
-            if not own
+            if not present
         )
         return f"{missing} is missing; found {name_some([*filter(None, header)], 6)}"
 
@@ -222,10 +222,10 @@ def read_scan_labels(path: Path, columns: LabelColumns = LabelColumns()) -> Scan
     if not columns.is_header(given):
         raise DataError(f"{path}: column {columns.missing(path)}")
     chosen = columns.chosen(given)
-    for name, own in chosen.items():
-        if len(own) > 1:
-            raise DataError(f"{path}: column {name} occurs twice ({', '.join(own)}); keep one")
-    original = {name: own[0] for name, own in chosen.items()}
+    for name, matches in chosen.items():
+        if len(matches) > 1:
+            raise DataError(f"{path}: column {name} occurs twice ({', '.join(matches)}); keep one")
+    original = {name: matches[0] for name, matches in chosen.items()}
     table = table[list(original.values())].set_axis(list(original), axis=1)
     id_columns, label_columns = columns.names(given)
     texts = table[label_columns[0]].set_axis(table.index + 2)

@@ -38,16 +38,16 @@ def own_folders(folders: Iterable[tuple[str, str]]) -> dict[str, str]:
     files_in: dict[str, set[str]] = defaultdict(set)
     for scan, folder in folders:
         files_in[scan] |= {folder} - {""}
-        for one in _upwards(folder):
-            scans_in[one].add(scan)
-    parts = Counter(part for own in files_in.values() for part in {*"/".join(own).split("/")})
+        for parent in _upwards(folder):
+            scans_in[parent].add(scan)
+    part_counts = Counter(part for paths in files_in.values() for part in {*"/".join(paths).split("/")})
     names = {}
-    for scan, own in files_in.items():
-        above = Counter(one for folder in own for one in _upwards(folder) if scans_in[one] == {scan})
-        whole = [one for one, count in above.items() if count == len(own)]
-        highest = min(above, key=lambda one: (one.count("/"), one), default="")
+    for scan, paths in files_in.items():
+        above = Counter(parent for path in paths for parent in _upwards(path) if scans_in[parent] == {scan})
+        whole = [parent for parent, count in above.items() if count == len(paths)]
+        highest = min(above, key=lambda parent: (parent.count("/"), parent), default="")
         name = max(whole, key=len, default=highest)
-        while parts[name.rpartition("/")[2]] > 1 and scans_in[folder_of(name)] == {scan}:
+        while part_counts[name.rpartition("/")[2]] > 1 and scans_in[folder_of(name)] == {scan}:
             name = folder_of(name)
         names[scan] = name
     return names
@@ -60,9 +60,9 @@ def folder_names(folders: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]
     """
     for scan, folder in folders:
         yield scan, scan
-        for one in _upwards(folder):
-            yield scan, one
-            yield scan, one.rpartition("/")[2]
+        for parent in _upwards(folder):
+            yield scan, parent
+            yield scan, parent.rpartition("/")[2]
 
 
 class ScanNames:

@@ -91,17 +91,17 @@ def draw_splits(
     generator = np.random.default_rng(seed)
     split = dict.fromkeys(patients.index, "train") | {**kept}
     for label in (0, 1):
-        own = patients.index[(patients == label) & ~patients.index.isin([*kept])]
-        sizes = {name: max(round(share * len(own)), 1) for name, share in shares.items()}
-        if sum(sizes.values()) >= len(own) and not kept:
+        of_label = patients.index[(patients == label) & ~patients.index.isin([*kept])]
+        sizes = {name: max(round(share * len(of_label)), 1) for name, share in shares.items()}
+        if sum(sizes.values()) >= len(of_label) and not kept:
             raise DataError(
-                f"{len(own)} patients with label {label} are too few for the shares "
+                f"{len(of_label)} patients with label {label} are too few for the shares "
                 f"validation {validation:g} and test {test:g}: every split needs one; add scans of that "
                 f"label, or lower the shares"
             )
-        kinds = [own[several[own]], own[~several[own]]]
+        kinds = [of_label[several[of_label]], of_label[~several[of_label]]]
         if max(map(len, kinds)) <= len(shares):  # neither stratum has enough patients for every split
-            kinds = [own]
+            kinds = [of_label]
         for part in map(generator.permutation, kinds):
             least = int(len(part) > len(shares) and not kept)
             sizes = {name: max(round(share * len(part)), least) for name, share in shares.items()}
@@ -122,18 +122,18 @@ def splits_before(scans: pd.DataFrame, before: pd.DataFrame) -> dict[str, str]:
     for split in reversed(SPLITS):  # the first takes precedence
         rows = before.split.replace(INHERITED, SPLITS[0]) == split
         known |= dict.fromkeys(_keys(before[rows]), split)
-    found: dict[str, str] = {}
+    split_of: dict[str, str] = {}
     for scan, patient, content in zip(scans.index, scans.patient, scans.content, strict=True):
         splits = [known[key] for key in scan_keys(scan, patient, content) if key in known]
         if splits:
-            found[patient] = min([*splits, found.get(patient, SPLITS[-1])], key=SPLITS.index)
-    return found
+            split_of[patient] = min([*splits, split_of.get(patient, SPLITS[-1])], key=SPLITS.index)
+    return split_of
 
 
 def network_learned(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of `splits.csv` of scans that a network was trained on, or an earlier one of its weights."""
-    own = table.split.isin(["train", "validation"]) & (table.learn == "all")
-    return table[own | (table.split == INHERITED)]
+    trained = table.split.isin(["train", "validation"]) & (table.learn == "all")
+    return table[trained | (table.split == INHERITED)]
 
 
 def with_inherited(splits: pd.DataFrame, earlier: Sequence[pd.DataFrame]) -> pd.DataFrame:

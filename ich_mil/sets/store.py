@@ -142,16 +142,16 @@ def open_prepared(folder: str | Path) -> PreparedSet:
     """Open a prepared set. `DataError` if the folder holds no finished set of this version."""
     folder = Path(folder)
     try:
-        about = {**json.loads((folder / "prepared.json").read_text(encoding="utf-8"))}
+        metadata = {**json.loads((folder / "prepared.json").read_text(encoding="utf-8"))}
         table = hashlib.sha256((folder / "slices.csv").read_bytes()).digest()
-        version, files, root = about.get("format"), about.get("files", UNFINISHED), about.get("root", "")
+        version, files = metadata.get("format"), metadata.get("files", UNFINISHED)
     except (OSError, TypeError, ValueError) as error:
         raise _no_set(folder, error) from error
     if version != FORMAT:
         raise DataError(f"{folder}: was prepared by another version ({version}); prepare it again")
     if files == UNFINISHED:
         raise DataError(f"{folder}: its preparation was interrupted; run 'ich-mil prepare' again")
-    return PreparedSet(folder, Path(root), digest(files.encode(), table))
+    return PreparedSet(folder, Path(metadata.get("root", "")), digest(files.encode(), table))
 
 
 def _no_set(folder: Path, error: Exception) -> DataError:
@@ -166,34 +166,34 @@ class _JoinedSet(PreparedSet):
     bit-identical slice belong to one patient. Equal names of scans or slices in two sets are refused.
     """
 
-    parts: tuple[PreparedSet, ...]
+    sets: tuple[PreparedSet, ...]
 
     @cached_property
     def table(self) -> pd.DataFrame:
         """Rows of `slices.csv` of all sets."""
-        return pd.concat([part.table for part in self.parts], ignore_index=True)
+        return pd.concat([prepared.table for prepared in self.sets], ignore_index=True)
 
     @cached_property
     def scans(self) -> pd.DataFrame:
         """As `PreparedSet.scans`; scans that share a single slice belong to one patient."""
         patients = one_patient(self.table).groupby(self.table.scan, sort=False).first()
-        return pd.concat([part.scans for part in self.parts]).assign(patient=patients)
+        return pd.concat([prepared.scans for prepared in self.sets]).assign(patient=patients)
 
     @cached_property
     def ledger(self) -> pd.DataFrame:
         """Lines of `ledger.csv` of all sets."""
-        return pd.concat([part.ledger for part in self.parts], ignore_index=True)
+        return pd.concat([prepared.ledger for prepared in self.sets], ignore_index=True)
 
     @cached_property
     def folders(self) -> dict[str, str]:
         """`PreparedSet.folders` of all sets."""
-        return {scan: folder for part in self.parts for scan, folder in part.folders.items()}
+        return {scan: folder for prepared in self.sets for scan, folder in prepared.folders.items()}
 
     def part_of(self, scan: str) -> PreparedSet:
         """The set that contains a scan. `DataError` if there is no such scan."""
-        for part in self.parts:
-            if scan in part.scans.index:
-                return part
+        for prepared in self.sets:
+            if scan in prepared.scans.index:
+                return prepared
         raise DataError(f"{self.folder}: has no scan {scan!r}")
 
     def hu(self, scan: str) -> np.ndarray:

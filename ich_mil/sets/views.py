@@ -68,7 +68,7 @@ class Views:
         return views
 
     def _check(self, number: int, source: str, first: str) -> None:
-        shared, own = self._shared(number), self.members[number]
+        shared, member = self._shared(number), self.members[number]
         for what in ("slice_names", "labels", "slice_labels"):
             a, b = getattr(self.features, what), getattr(shared, what)
             if not (torch.equal(a, b) if isinstance(a, Tensor) else a == b):
@@ -76,7 +76,7 @@ class Views:
                     f"{source}: its {what.replace('_', ' ')} are not those of {first}, or in another order; "
                     "correct one of them"
                 )
-        if left := len(own.slice_names) - len(shared.slice_names):
+        if left := len(member.slice_names) - len(shared.slice_names):
             say_once(f"{source}: slices that count for their scan only, as not all members have them: {left}")
 
     @cached_property
@@ -97,7 +97,7 @@ class Views:
         return replace(shared[0], **means)
 
     def with_extras(self, extras: Extras) -> Self:
-        """The same views, with these inputs beside the slices."""
+        """Views with further inputs beside the slices."""
         return type(self)(tuple(replace(member, extras=extras) for member in self.members), self.common)
 
     def select(self, scans: list[str]) -> Self:
@@ -110,7 +110,7 @@ class Views:
         if common is None:
             return member
         starts = member.offsets[:-1].tolist()
-        rows = [start + k for start, own in zip(starts, common, strict=True) for k in own]
+        rows = [start + k for start, indices in zip(starts, common, strict=True) for k in indices]
         sizes = torch.tensor([0, *map(len, common)])
         return member.select_slices(torch.tensor(rows), sizes.cumsum(0))
 

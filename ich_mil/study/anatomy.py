@@ -130,12 +130,12 @@ def brain_area(hu: NDArray[np.int16], spacing: tuple[float, float]) -> NDArray[n
     if not all(math.isfinite(side) and side > 0 for side in spacing):
         raise ValueError(f"pixel spacing must be two positive numbers of mm; got {spacing}")
     rows, columns = (max(1, round(PART / side)) for side in spacing)
-    parts = _join(hu, np.add, rows, columns)  # sums of rows * columns pixels
+    sums = _join(hu, np.add, rows, columns)  # sums of rows * columns pixels
     down, across = (
         max(1, round(CELL / (side * k))) for side, k in zip(spacing, (rows, columns), strict=True)
     )
-    bone = _join(parts, np.maximum, down, across) >= BONE_FROM * rows * columns  # (n, h, w)
-    mean = _join(parts, np.add, down, across) / (rows * columns * down * across)  # (n, h, w)
+    bone = _join(sums, np.maximum, down, across) >= BONE_FROM * rows * columns  # (n, h, w)
+    mean = _join(sums, np.add, down, across) / (rows * columns * down * across)  # (n, h, w)
     brain = (mean >= BRAIN[0]) & (mean <= BRAIN[1]) & ~bone
     brain &= _directions_to_bone(bone, mean >= SOFT_FROM) >= MIN_DIRECTIONS
     area_of_cell = spacing[0] * rows * down * spacing[1] * columns * across / 100  # cm²

@@ -57,10 +57,10 @@ def head_box(hu: np.ndarray) -> HeadBox:
         A square centred on the head and clipped to the slices; the whole slices if no head is found.
     """
     rows, columns = hu.shape[1:]
-    found = [edges for picture in hu if (edges := _head(picture)) is not None]
-    if not found:
+    heads = [edges for picture in hu if (edges := _head(picture)) is not None]
+    if not heads:
         return HeadBox.whole(hu)
-    edges = np.stack(found)  # (n, 4)
+    edges = np.stack(heads)  # (n, 4)
     low, high = edges[:, :2].min(0), edges[:, 2:].max(0)  # (2,) each: row, column
     side = max(float((high - low).max()) * (1 + 2 * MARGIN), LEAST * max(rows, columns))
     middle = (low + high) / 2
@@ -76,8 +76,8 @@ def _head(picture: np.ndarray) -> np.ndarray | None:
     cells = picture[: rows * step, : columns * step].clip(-MOST, MOST).reshape(rows, step, columns, step)
     tissue = binary_fill_holes(cells.mean((1, 3)) > TISSUE_FROM)
     y, x = np.ogrid[-RADIUS : RADIUS + 1, -RADIUS : RADIUS + 1]
-    parts, count = label(binary_opening(tissue, y**2 + x**2 <= RADIUS**2))
+    regions, count = label(binary_opening(tissue, y**2 + x**2 <= RADIUS**2))
     if not count:
         return None
-    down, across = np.nonzero(parts == 1 + np.bincount(parts.ravel())[1:].argmax())
+    down, across = np.nonzero(regions == 1 + np.bincount(regions.ravel())[1:].argmax())
     return step * np.array([down.min(), across.min(), down.max() + 1, across.max() + 1])

@@ -36,23 +36,23 @@ _NO_LETTERS = re.compile(r"[\W\d_]+")
 def join_series(series: Sequence[Series]) -> list[Series]:
     """Join the ordered series of one study that are parts of one scan; all series, sorted by series UID."""
     groups: list[tuple[Hashable, list[Series]]] = []
-    for one in series:
-        kind = _kind(one)
+    for part in series:
+        kind = _kind(part)
         for other, group in groups:
-            same = turned_by(one.headers[0], group[0].headers[0]) <= SAME_ORIENTATION_DEGREES
+            same = turned_by(part.headers[0], group[0].headers[0]) <= SAME_ORIENTATION_DEGREES
             if kind is not None and kind == other and same:
-                group.append(one)
+                group.append(part)
                 break
         else:
-            groups.append((kind, [one]))
-    joined = [one for _, group in groups for one in _continued(_interleaved(group))]
-    return sorted(joined, key=lambda one: (one.series_uid, one.headers[0].kernel, one.headers[0].path))
+            groups.append((kind, [part]))
+    joined = [part for _, group in groups for part in _continued(_interleaved(group))]
+    return sorted(joined, key=lambda part: (part.series_uid, part.headers[0].kernel, part.headers[0].path))
 
 
 def _kind(series: Series) -> Hashable:
     """Attributes common to the parts of one scan, except orientation; None if they vary within the series."""
     first = series.headers[0]
-    found = {
+    kinds = {
         (
             (h.rows, h.columns, *(round(mm, 3) for mm in h.spacing)),
             (h.kernel, h.contrast, h.body_part, None if h.thickness is None else round(h.thickness, 2)),
@@ -61,13 +61,13 @@ def _kind(series: Series) -> Hashable:
         )
         for h in series.headers
     }
-    return found.pop() if len(found) == 1 else None
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def _spans(group: Sequence[Series]) -> list[tuple[float, float, Series]]:
     """First and last position (mm) of each series along a common normal, sorted."""
     normal = normal_of(group[0].headers[0])
-    spans = [(height_of(one.headers[0], normal), height_of(one.headers[-1], normal), one) for one in group]
+    spans = [(height_of(s.headers[0], normal), height_of(s.headers[-1], normal), s) for s in group]
     return sorted(spans, key=lambda span: span[:2])
 
 
@@ -75,13 +75,13 @@ def _interleaved(group: Sequence[Series]) -> list[Series]:
     """Join series that overlap in position and fill each other's spaces."""
     bundles: list[list[Series]] = []
     top = -math.inf
-    for low, high, one in _spans(group):
+    for low, high, part in _spans(group):
         if low <= top:
-            bundles[-1].append(one)
+            bundles[-1].append(part)
         else:
-            bundles.append([one])
+            bundles.append([part])
         top = max(top, high)
-    return [one for bundle in bundles for one in _union(bundle, "interleaved")]
+    return [part for bundle in bundles for part in _union(bundle, "interleaved")]
 
 
 def _continued(group: Sequence[Series]) -> list[Series]:
@@ -91,20 +91,20 @@ def _continued(group: Sequence[Series]) -> list[Series]:
     """
     spans = _spans(group)
     chains: list[list[Series]] = []
-    for low, _, one in spans:
-        before = [span for span in spans if _goes_on(span[2], one, low - span[1])]
+    for low, _, part in spans:
+        before = [span for span in spans if _goes_on(span[2], part, low - span[1])]
         if len(before) == 1 and sum(_goes_on(before[0][2], b, c - before[0][1]) for c, _, b in spans) == 1:
-            next(chain for chain in chains if chain[-1] is before[0][2]).append(one)
+            next(chain for chain in chains if chain[-1] is before[0][2]).append(part)
         else:
-            chains.append([one])
-    return [one for chain in chains for one in _union(chain, "continued")]
+            chains.append([part])
+    return [part for chain in chains for part in _union(chain, "continued")]
 
 
 def _goes_on(first: Series, second: Series, step: float) -> bool:
     """Whether `second` can continue `first`, starting `step` mm above its last slice."""
     if step <= SAME_POSITION_MM:
         return False
-    spacings = [one.spacing for one in (first, second) if one.spacing > 0]
+    spacings = [part.spacing for part in (first, second) if part.spacing > 0]
     if len(spacings) == 2:
         return alike(*spacings) and step <= GAP_FACTOR * max(spacings)
     # A single slice has no step of its own, so it must lie where the next slice is expected.
@@ -124,7 +124,7 @@ def _union(parts: Sequence[Series], how: Literal["interleaved", "continued"]) ->
     """
     if len(parts) == 1:
         return list(parts)
-    whole = order_slices([header for one in parts for header in one.headers])
+    whole = order_slices([header for part in parts for header in part.headers])
     if any(entry.code in LEFT_OUT for entry in whole.entries):
         return list(parts)
     if how == "interleaved":
@@ -132,8 +132,8 @@ def _union(parts: Sequence[Series], how: Literal["interleaved", "continued"]) ->
         side_by_side = thickness is not None and 0 < thickness <= ABUTTING_FACTOR * median(steps)
         if len(runs_of(steps)) != 1 or not side_by_side:
             return list(parts)
-    refused = [entry for one in parts for entry in one.entries if entry.code in LEFT_OUT]
-    left_out = tuple(header for one in parts for header in one.left_out)
+    refused = [entry for part in parts for entry in part.entries if entry.code in LEFT_OUT]
+    left_out = tuple(header for part in parts for header in part.left_out)
     refused += unseen_entries(left_out, whole.headers, whole.positions)
     files: dict[str, set[str]] = defaultdict(set)
     for header in whole.headers:

@@ -63,7 +63,7 @@ def group_series(headers: Iterable[SliceHeader]) -> dict[str, list[Series]]:
     studies: dict[str, list[Series]] = defaultdict(list)
     for (study_uid, _), members in sorted(by_series.items(), key=lambda item: item[0]):
         for part in _reconstructions(members):
-            studies[study_uid] += [order_slices(one) for one in _passes(part)]
+            studies[study_uid] += [order_slices(slices) for slices in _passes(part)]
     return {study_uid: join_series(series) for study_uid, series in studies.items()}
 
 
@@ -109,7 +109,7 @@ _APART: tuple[Callable[[SliceHeader], Hashable], ...] = (
     lambda header: header.image_type,
     lambda header: header.exposure,
 )
-"""Attributes that tell volumes of the same slices under one series UID apart, the most telling first."""
+"""Attributes that separate volumes of the same slices under one series UID, the most reliable first."""
 
 
 def _reconstructions(members: list[SliceHeader]) -> list[list[SliceHeader]]:
@@ -119,15 +119,15 @@ def _reconstructions(members: list[SliceHeader]) -> list[list[SliceHeader]]:
     are no more than the slices at one position. Otherwise the slices stay together: ImageType and exposure
     may change from slice to slice.
     """
-    places = {id(header): round(height_of(header, normal_of(header)), 1) for header in members}
-    most = max(Counter(places.values()).values())
+    heights = {id(header): round(height_of(header, normal_of(header)), 1) for header in members}
+    most = max(Counter(heights.values()).values())
     for attribute in _APART if most > 1 else ():
         parts: dict[str, list[SliceHeader]] = defaultdict(list)
         for header in members:
             parts[repr(attribute(header))].append(header)
-        own = [{places[id(header)] for header in part} for part in parts.values()]
-        ties = sum(len(one) for one in own) - len(set().union(*own))
-        if 1 < len(parts) <= most and 2 * ties >= min(map(len, own)):
+        covered = [{heights[id(header)] for header in part} for part in parts.values()]
+        ties = sum(map(len, covered)) - len(set().union(*covered))
+        if 1 < len(parts) <= most and 2 * ties >= min(map(len, covered)):
             return [whole for key in sorted(parts) for whole in _reconstructions(parts[key])]
     return [members]
 
@@ -161,11 +161,11 @@ def _passes(members: list[SliceHeader]) -> list[list[SliceHeader]]:
         if 2 * overlapping > min(len(slices), len(passes[-1])):
             passes.append([])
         passes[-1] += slices
-    for one in passes:
-        heights = sorted(height for height, _ in one)
-        if len(one) <= SLAB_STEPS or len(runs_of(steps_of(heights))) != 1:
+    for slices in passes:
+        heights = sorted(height for height, _ in slices)
+        if len(slices) <= SLAB_STEPS or len(runs_of(steps_of(heights))) != 1:
             return [members]
-    return [[header for _, header in one] for one in passes]
+    return [[header for _, header in slices] for slices in passes]
 
 
 def _stretches(series: Series) -> list[list[int]]:
@@ -176,10 +176,10 @@ def _stretches(series: Series) -> list[list[int]]:
     cuts = {*find_gaps(series.positions, thickness), *centre_moves(headers, series.positions)}
     last = {header.series_uid: i for i, header in enumerate(headers)}
     reach = 0
-    for i, (here, after) in enumerate(pairwise(headers)):
-        reach = max(reach, last[here.series_uid])
+    for i, (header, after) in enumerate(pairwise(headers)):
+        reach = max(reach, last[header.series_uid])
         # Cut between joined series: no series UID occurs on both sides. Interleaved series have no such cut.
-        if reach == i or turned_by(here, after) > SAME_ORIENTATION_DEGREES:
+        if reach == i or turned_by(header, after) > SAME_ORIENTATION_DEGREES:
             cuts.add(i)
     stretches = [[0]]
     for i, step in enumerate(steps):

@@ -56,39 +56,39 @@ def rank_series(series: Sequence[Series], site: SitePhrases = ()) -> list[Series
     13. not a repeat (folder name ending in -2, -3, ...)
     14. series UID, kernel and path, which make the result independent of the input order
     """
-    return sorted(series, key=lambda one: _rank(one, site))
+    return sorted(series, key=lambda candidate: _rank(candidate, site))
 
 
 def reason_for(chosen: Series, series: Sequence[Series], site: SitePhrases = ()) -> str:
     """Reason why `chosen`, one of the `series` of a study, represents it: its kind and that of the others."""
-    place = rank_series(series, site).index(chosen) + 1
+    rank = rank_series(series, site).index(chosen) + 1
     reason = _describe(chosen, site)
     if len(series) == 1:
         return f"{reason}; the only series"
-    plain = [one for one in series if _unwanted(one, site) == 0]
+    plain = [candidate for candidate in series if _unwanted(candidate, site) == 0]
     if len(plain) < len(series):
         others = f"{len(series) - len(plain)} of {len(series)} series"
         reason += f"; {others} are post-contrast, bone, spectral or not axial"
     else:
         reason += f"; all {len(series)} series are plain"
     for part, words in _PARTS.items():
-        if n_such := sum(_part(one) == part for one in series):
+        if n_such := sum(_part(candidate) == part for candidate in series):
             reason += f", {n_such} {words}"
-    if chosen not in plain and plain and all(one.extent < STUB_MM for one in plain):
+    if chosen not in plain and plain and all(candidate.extent < STUB_MM for candidate in plain):
         reason += f", and the plain ones cover less than {STUB_MM:.0f} mm"
-    return reason if place == 1 else f"{reason}; number {place} in order of preference"
+    return reason if rank == 1 else f"{reason}; number {rank} in order of preference"
 
 
 def not_chosen(chosen: Series, series: Sequence[Series], site: SitePhrases = ()) -> list[LedgerEntry]:
     """Ledger entries for all `series` of a study except `chosen`, each with the file of the lowest slice."""
     entries = []
-    for one in (other for other in series if other != chosen):
-        refused = {entry.file for entry in one.entries if entry.code in LEFT_OUT}
-        files = len(refused | {header.path for header in one.headers})
-        detail = f"series {_text(one)!r} ({one.series_uid}), {files} files: {_describe(one, site)}"
-        if unsure := _contrast_unsure(one, site):
+    for other in (s for s in series if s != chosen):
+        refused = {entry.file for entry in other.entries if entry.code in LEFT_OUT}
+        files = len(refused | {header.path for header in other.headers})
+        detail = f"series {_text(other)!r} ({other.series_uid}), {files} files: {_describe(other, site)}"
+        if unsure := _contrast_unsure(other, site):
             detail += f"; {unsure}"
-        entries.append(LedgerEntry(one.study_uid, one.headers[0].path, Code.SERIES_NOT_CHOSEN, detail))
+        entries.append(LedgerEntry(other.study_uid, other.headers[0].path, Code.SERIES_NOT_CHOSEN, detail))
     return entries
 
 
@@ -100,7 +100,7 @@ def kind_entries(chosen: Series, site: SitePhrases = (), series: Sequence[Series
     the study: two of other tube voltages are the parts of a dual-energy scan.
     """
     kinds = _kinds(chosen, site)
-    if any(_unwanted(one, site) == 0 and _is_other_voltage(one, chosen) for one in series):
+    if any(_unwanted(other, site) == 0 and _is_other_voltage(other, chosen) for other in series):
         kinds.append("of one tube voltage of two")
     for kind, n_such in (("post-contrast", _n_with_agent(chosen)), ("bone", _n_sharp(chosen))):
         if n_such and kind not in kinds:
@@ -190,13 +190,13 @@ def _unusual_voltage(series: Series) -> bool:
     return voltage is not None and not USUAL_KV[0] <= voltage <= USUAL_KV[1]
 
 
-def _is_other_voltage(one: Series, chosen: Series) -> bool:
+def _is_other_voltage(other: Series, chosen: Series) -> bool:
     """Whether two series of the same slices have tube voltages that are both unusual, and far apart."""
-    low, high = one.headers[0].kvp, chosen.headers[0].kvp
-    if low is None or high is None or not (_unusual_voltage(one) and _unusual_voltage(chosen)):
+    low, high = other.headers[0].kvp, chosen.headers[0].kvp
+    if low is None or high is None or not (_unusual_voltage(other) and _unusual_voltage(chosen)):
         return False
-    ends = ((side.positions[0], side.positions[-1]) for side in (one, chosen))
-    same_slices = all(abs(a - b) <= one.spacing for a, b in zip(*ends, strict=True))
+    ends = ((side.positions[0], side.positions[-1]) for side in (other, chosen))
+    same_slices = all(abs(a - b) <= other.spacing for a, b in zip(*ends, strict=True))
     return same_slices and abs(low - high) >= VOLTAGES_APART_KV
 
 
@@ -250,10 +250,10 @@ def _kinds(series: Series, site: SitePhrases) -> list[str]:
 def _describe(series: Series, site: SitePhrases) -> str:
     """Kind, spacing, number of slices, extent and defects of a series, in words."""
     n = len(series.headers)
-    parts = [" ".join(_kinds(series, site)) or "plain"]
+    words = [" ".join(_kinds(series, site)) or "plain"]
     if n > 1:
-        parts.append(f"{series.spacing:.1f} mm")
-    parts += [f"{n} slice{'s' if n > 1 else ''}", f"{series.extent:.0f} mm"]
+        words.append(f"{series.spacing:.1f} mm")
+    words += [f"{n} slice{'s' if n > 1 else ''}", f"{series.extent:.0f} mm"]
     counts = Counter(entry.code for entry in series.entries if entry.code in _DEFECTS)
-    parts += [f"{count} {code}" for code, count in counts.items()]
-    return ", ".join(parts)
+    words += [f"{count} {code}" for code, count in counts.items()]
+    return ", ".join(words)

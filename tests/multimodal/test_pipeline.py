@@ -128,12 +128,12 @@ def test_a_slice_is_removed_from_each_draw(run, features):
     (member,), calibration = load_model(run).members, load_model(run).calibration
     one = features.select(["s1-1"])
     draws = next(member.head.draw(one, 200, seed=member.seed))
-    mean = torch.zeros(draws.parts.shape[1])
+    mean = torch.zeros(draws.terms.shape[1])
     mean[1:3] = 1.0
     got = counterfactuals(draws, mean, threshold=0.5, calibration=calibration)
     for parts, value in (
-        (draws.parts[:, 0], got.scan_without[0]),
-        (draws.parts[:, 1] + draws.parts[:, 2], torch.tensor(got.runs[0][0].scan_without).double()),
+        (draws.terms[:, 0], got.scan_without[0]),
+        (draws.terms[:, 1] + draws.terms[:, 2], torch.tensor(got.runs[0][0].scan_without).double()),
     ):
         score = draws.score - parts[:, None]
         logit = torch.special.log_ndtr(score) - torch.special.log_ndtr(-score)

@@ -51,12 +51,12 @@ def column_distances(table: np.ndarray, batch: np.ndarray) -> np.ndarray:
     """Kolmogorov-Smirnov distance (C, R) of each column (T, C); `batch` (T, R) is the second sample."""
     n = batch.sum(axis=0)  # (R,)
     step = np.where(batch, 1 / n, -1 / (len(batch) - n))  # (T, R) steps of the difference of the two ECDFs
-    found = np.empty((table.shape[1], batch.shape[1]))
+    distances = np.empty((table.shape[1], batch.shape[1]))
     for c, column in enumerate(table.T):
         order = np.argsort(column, kind="stable")
         ends = np.flatnonzero(np.diff(column[order], append=np.inf))  # last row of each tie group
-        found[c] = np.abs(step[order].cumsum(axis=0)[ends]).max(axis=0)
-    return found
+        distances[c] = np.abs(step[order].cumsum(axis=0)[ends]).max(axis=0)
+    return distances
 
 
 def whitened(table: np.ndarray) -> np.ndarray:
@@ -91,8 +91,8 @@ def _permutation_p(distance: np.ndarray, observed: float) -> float:
 
 def column_names(n_features: int) -> list[str]:
     """Names of the 2D + 1 columns of `summarise`."""
-    parts = [f"{what} of feature {i}" for what in ("mean", "spread") for i in range(n_features)]
-    return [*parts, "slices"]
+    names = [f"{what} of feature {i}" for what in ("mean", "spread") for i in range(n_features)]
+    return [*names, "slices"]
 
 
 def summarise(x: np.ndarray, offsets: np.ndarray) -> np.ndarray:
@@ -154,8 +154,8 @@ class DriftResult:
                 f"No drift found ({facts}; {rate}). A small change, or a change of few scans, can be missed."
             )
         changed = [self.score] if self.p_scores <= self.rate / 2 else []
-        changed += [one for one in self.moved if one.p <= self.rate / 2]
-        named = "; ".join(f"{one.name}: median {one.reference:.3g} -> {one.batch:.3g}" for one in changed)
+        changed += [c for c in self.moved if c.p <= self.rate / 2]
+        named = "; ".join(f"{c.name}: median {c.reference:.3g} -> {c.batch:.3g}" for c in changed)
         named = named or "No single column changed, but their combination did"
         return (
             f"Drift: these scans differ from the reference ({facts}; {rate}). {named}. The input has "
@@ -245,9 +245,9 @@ class DriftAlarm:
                 f"batch: {new.shape[1] - 1} feature columns, the reference has {len(self.names)}; summarise "
                 "features of the same network"
             )
-        new, own = _part(new, keys, self.seed)
-        owner = np.concatenate([self.patients, own + self.patients.max() + 1])
-        n_patients, in_batch = int(owner.max()) + 1, int(own.max()) + 1
+        new, batch_patients = _part(new, keys, self.seed)
+        owner = np.concatenate([self.patients, batch_patients + self.patients.max() + 1])
+        n_patients, in_batch = int(owner.max()) + 1, int(batch_patients.max()) + 1
         if comb(n_patients, in_batch) < 2 / self.rate:
             raise DataError(
                 f"batch: {in_batch} patients, and {n_patients - in_batch} of the reference, are too few to "

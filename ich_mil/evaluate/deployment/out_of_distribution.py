@@ -90,8 +90,8 @@ class Likeness:
         from sklearn.model_selection import GroupKFold  # slow to import, and predictions do without
 
         scores = np.full(features.n_scans, np.nan)
-        parts = GroupKFold(folds, shuffle=True, random_state=seed)
-        for inside, outside in parts.split(scores, groups=groups):
+        splitter = GroupKFold(folds, shuffle=True, random_state=seed)
+        for inside, outside in splitter.split(scores, groups=groups):
             held = features.select([features.scans[b] for b in outside])
             scores[outside] = cls._of(x[np.isin(owner, inside)], whole.correlation).scores(held)
         scores = np.sort(scores[calibrating(features.offsets, features.labels).numpy()])
@@ -136,12 +136,12 @@ class Likeness:
         path = folder / LIKENESS
         if not path.is_file():
             return None
-        tensors, about = read_tensors(path)
+        tensors, metadata = read_tensors(path)
         try:
-            if about["format"] != FORMAT:
+            if metadata["format"] != FORMAT:
                 raise ValueError("it is of another version")
             mean, precision = (tensors[name].numpy() for name in ("mean", "precision"))
-            limits = [float(about[name]) for name in LIMITS]
+            limits = [float(metadata[name]) for name in LIMITS]
             if not all(map(math.isfinite, limits)) or precision.shape != 2 * mean.shape:
                 raise ValueError("a limit is not finite, or its shapes are wrong")
         except (ValueError, KeyError) as error:

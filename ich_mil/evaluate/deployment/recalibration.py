@@ -107,10 +107,10 @@ def cross_fitted(
     """
     z, y, keys = labelled_logits(logits, labels, patients)
     p = np.empty(len(y))
-    parts = GroupKFold(min(FOLDS, len(set(keys))), shuffle=True, random_state=seed)
-    for others, held_out in parts.split(keys, groups=keys):
-        found = refit_intercept(z[:, others], torch.as_tensor(y[others]), calibration)
-        p[held_out] = found.scan(z[:, held_out]).mean(0).numpy()
+    splitter = GroupKFold(min(FOLDS, len(set(keys))), shuffle=True, random_state=seed)
+    for others, held_out in splitter.split(keys, groups=keys):
+        refitted = refit_intercept(z[:, others], torch.as_tensor(y[others]), calibration)
+        p[held_out] = refitted.scan(z[:, held_out]).mean(0).numpy()
     return p
 
 
@@ -140,17 +140,17 @@ def refitted_differences(
     z = z[:: -(-len(z) // MOST_SAMPLES)]
     owner = np.unique(keys, return_inverse=True)[1]
     generator, n_patients = np.random.default_rng(seed), int(owner.max()) + 1
-    found: dict[str, list[float]] = {metric: [] for metric in METRICS}
-    while len(found[METRICS[0]]) < resamples:
+    differences: dict[str, list[float]] = {metric: [] for metric in METRICS}
+    while len(differences[METRICS[0]]) < resamples:
         counts = np.bincount(generator.integers(n_patients, size=n_patients), minlength=n_patients)[owner]
         drawn, rest = np.repeat(np.arange(len(y)), counts), np.flatnonzero(counts == 0)
         if len(rest) == 0:
             continue
         new = refit_intercept(z[:, drawn], torch.as_tensor(y[drawn]), calibration)
-        before, after = (calibrated_metrics(z[:, rest], y[rest], one) for one in (calibration, new))
+        before, after = (calibrated_metrics(z[:, rest], y[rest], fit) for fit in (calibration, new))
         for metric in METRICS:
-            found[metric].append(after[metric] - before[metric])
-    return {metric: np.array(values) for metric, values in found.items()}
+            differences[metric].append(after[metric] - before[metric])
+    return {metric: np.array(values) for metric, values in differences.items()}
 
 
 def calibrated_metrics(z: Tensor, labels: np.ndarray, calibration: Calibration) -> dict[str, float]:

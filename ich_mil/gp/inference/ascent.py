@@ -215,7 +215,7 @@ def ascend(
     bounded = observation.bounded
     alive = list(range(len(bounded)))
     traces = [
-        _Trace(start.one(r), limits, math.inf if bounded[r] else RUNAWAY, watched is not None) for r in alive
+        _Trace(start.take(r), limits, math.inf if bounded[r] else RUNAWAY, watched is not None) for r in alive
     ]
     judges = training if watched is None and not all(bounded) else watched
     sums = projection.gram if held_out is None else held_out.gram
@@ -267,4 +267,4 @@ def _state(weights: Weights, replicate: int, held_out: HeldOut | None) -> Weight
     """q(w) of a replicate that is to be kept; the held-out replicates of this sweep are kept with it."""
     if held_out is not None:
         held_out.keep()
-    return weights.one(replicate)
+    return weights.take(replicate)

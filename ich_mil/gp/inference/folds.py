@@ -50,20 +50,20 @@ def folds_of(labels: Tensor, patients: Sequence[str] | None, *, folds: int, seed
     from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold  # slow to import
 
     if len(set(groups.tolist())) == len(y):
-        parts = StratifiedKFold(folds, shuffle=True, random_state=seed).split(groups, y)
+        splits = StratifiedKFold(folds, shuffle=True, random_state=seed).split(groups, y)
     else:
-        parts = StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(groups, y, groups)
-    return [(tuple(train.tolist()), tuple(held.tolist())) for train, held in parts]
+        splits = StratifiedGroupKFold(folds, shuffle=True, random_state=seed).split(groups, y, groups)
+    return [(tuple(train.tolist()), tuple(held.tolist())) for train, held in splits]
 
 
 def check_distances(train: Bags, folds: Sequence[Fold]) -> None:
     """Raise `ScanError` for a feature further than `FURTHEST` from the slices of the other folds."""
     centre = train.x.median(0).values.double()  # keeps sums of squares exact beside a value far out
-    parts = [train.take(out).x.double() - centre for _, out in folds]
-    sums = torch.stack([torch.stack([y.sum(0), y.square().sum(0)]) for y in parts])  # (F, 2, D)
-    for f, (y, (_, out)) in enumerate(zip(parts, folds, strict=True)):
+    by_fold = [train.take(out).x.double() - centre for _, out in folds]
+    sums = torch.stack([torch.stack([y.sum(0), y.square().sum(0)]) for y in by_fold])  # (F, 2, D)
+    for f, (y, (_, out)) in enumerate(zip(by_fold, folds, strict=True)):
         others = [g for g in range(len(folds)) if g != f]
-        mean, square = sums[others].sum(0) / sum(len(parts[g]) for g in others)
+        mean, square = sums[others].sum(0) / sum(len(by_fold[g]) for g in others)
         std = (square - mean.square()).clamp(min=0.0).sqrt()
         away = (y - mean).abs() / torch.where(std <= 1e-12 * centre.abs(), 1.0, std)
         if bool((away <= FURTHEST).all()):

@@ -103,9 +103,9 @@ def draw_margins(mu: Tensor, labels: Tensor, turns: Turns, generator: torch.Gene
     before, running = torch.empty_like(mu), mu.new_zeros(len(mu), len(labels))  # Σ_{i<k} log P(m_i < 0)
     position = torch.empty_like(bags)
     start = 0
-    for place, k in enumerate(turns.counts):
+    for turn, k in enumerate(turns.counts):
         rows = slice(start, start + k)
-        position[rows] = place
+        position[rows] = turn
         before[:, rows] = running[:, :k]
         running[:, :k] += log_not[:, rows]
         start += k

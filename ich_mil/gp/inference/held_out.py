@@ -88,4 +88,4 @@ class HeldOut:
     def parts(self) -> Iterator[Part]:
         """Held-out slices of each fold, with the q(w) kept last."""
         for f, (projection, rows) in enumerate(zip(self._parts, self._rows, strict=True)):
-            yield Part(projection, self._kept.one(f), self._turns.order[rows])
+            yield Part(projection, self._kept.take(f), self._turns.order[rows])

@@ -110,19 +110,19 @@ def _variables(model: SparseGP) -> Variables:
             f"head.learn: the kernel has a prior ({prior}), which J (Eq. 29) has no term for; give a kernel "
             "without one, or set learn to nothing"
         )
-    found: Variables = [
+    variables: Variables = [
         (parameter, constraint if isinstance(constraint, Positive) else None)
         for name, parameter, constraint in model.covar_module.named_parameters_and_constraints()
         if name not in model.fixed
     ]
     if model.settings.learn == "kernel_and_inducing":
-        found.append((model.inducing, None))
-    if not found:
+        variables.append((model.inducing, None))
+    if not variables:
         raise ConfigError(
             f"head.learn: the kernel {type(model.covar_module).__name__} has no parameters to learn "
             "(one that requires no gradient stays as it is); set learn to nothing"
         )
-    return found
+    return variables
 
 
 def _start(variables: Variables) -> tuple[np.ndarray, Bounds]:

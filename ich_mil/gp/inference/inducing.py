@@ -24,10 +24,10 @@ POINTS_PER_CENTRE = 500
 
 def standardisation(x: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and standard deviation (D,) in float64; 1 for the standard deviation of a constant feature."""
-    parts = x.split(CHUNK)
-    mean = torch.stack([part.double().sum(0) for part in parts]).sum(0) / len(x)
-    square = torch.stack([(part.double() - mean).square().sum(0) for part in parts]).sum(0) / len(x)
-    largest = torch.stack([part.abs().amax(0) for part in parts]).amax(0).double()
+    chunks = x.split(CHUNK)
+    mean = torch.stack([chunk.double().sum(0) for chunk in chunks]).sum(0) / len(x)
+    square = torch.stack([(chunk.double() - mean).square().sum(0) for chunk in chunks]).sum(0) / len(x)
+    largest = torch.stack([chunk.abs().amax(0) for chunk in chunks]).amax(0).double()
     std = square.sqrt()
     constant = std <= 1e-12 * largest  # not == 0: the mean of a constant 0.1 is off by an ulp
     return mean, torch.where(constant, torch.ones_like(std), std)

@@ -76,8 +76,8 @@ def choose_kernel(
 
 def _candidates(settings: HeadSettings, x: Tensor) -> list[HeadSettings]:
     """Candidate settings, the preset first; values given in the settings are the same in all candidates."""
-    own = settings.variant
-    kernels = [(own.variance, own.bias, own.length_per_feature * x.shape[1])]
+    variant = settings.variant
+    kernels = [(variant.variance, variant.bias, variant.length_per_feature * x.shape[1])]
     if settings.preset == "default":
         vary = int((x.amax(0) > x.amin(0)).sum())
         kernels += [(VARIANCE, BIAS, length * max(vary, 1)) for length in LENGTHS]
@@ -110,8 +110,8 @@ def _held_out_losses(
     labels = train.truth.cpu()
     target, points = smoothed_targets(labels), place_points(train, candidates[0])
     losses = []
-    for one in candidates:
-        short = replace(one, sweeps=min(one.sweeps, SWEEPS))
+    for candidate in candidates:
+        short = replace(candidate, sweeps=min(candidate.sweeps, SWEEPS))
         logits = fit_with_folds(train, short, points, folds, density).scores(short)
         slope, intercept, _ = platt(logits, labels)
         z = slope * logits + intercept if slope > 0 else torch.logit(target.mean()).expand(len(labels))

@@ -91,8 +91,8 @@ class KernelObjective:
     def evaluate(self, projection: Projection, weights: Weights) -> tuple[float, Tensor]:
         """J at q(w), and θ(c) (N,) under q(w)."""
         mu, variance = (value[0] for value in projection.moments(weights.mean, weights.root))
-        parts = zip(mu.split(QUADRATURE_ROWS), variance.split(QUADRATURE_ROWS), strict=True)
-        psi = sum((expected_log_psi(*part, self._density).sum() for part in parts), mu.new_zeros(()))
+        chunks = zip(mu.split(QUADRATURE_ROWS), variance.split(QUADRATURE_ROWS), strict=True)
+        psi = sum((expected_log_psi(*chunk, self._density).sum() for chunk in chunks), mu.new_zeros(()))
         J = float(self._target @ mu - weights.kl()[0] + psi)
         c = torch.addcmul(variance, mu, mu).sqrt().clamp(max=self._model.settings.variant.clip)
         return J, self._density.theta(c)

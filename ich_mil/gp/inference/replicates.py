@@ -107,9 +107,9 @@ def fit_group(
         held_out = HeldOut(projection, of_folds, fold_of.to(train.x.device), turns)
     results = []
     fitted = ascent.climb(projection, observation, start, validation, held_out)
-    for own, (weights, report) in zip(settings, fitted, strict=True):
+    for replicate, (weights, report) in zip(settings, fitted, strict=True):
         head = copy.deepcopy(model)
-        head.settings = own
+        head.settings = replicate
         if density is not None:
             head.given += ("density",)
         # GPyTorch expects the lower Cholesky factor of S = WᵀW.
@@ -148,8 +148,8 @@ def _observation(
         return MarginObservation(len(settings), labels, turns)
     if shared.family == "probit":
         return ProbitObservation(len(settings), labels, turns)
-    log_h = torch.tensor([own.variant.log_h for own in settings], dtype=torch.float64, device=labels.device)
-    densities = [density or own.make_density() for own in settings]
+    log_h = torch.tensor([s.variant.log_h for s in settings], dtype=torch.float64, device=labels.device)
+    densities = [density or s.make_density() for s in settings]
     start = None
     if shared.variant.start == "random":  # π in the order of `turns`
         generator = torch.Generator().manual_seed(shared.random_state)
@@ -199,7 +199,7 @@ class _Ascent:
         Returns:
             q(w) in all M directions and the report, for each replicate.
         """
-        own, basis = self.model.settings, projection.basis
+        s, basis = self.model.settings, projection.basis
         watched = None
         if validation is not None:
             seen = Projection(self.model, validation.x, dtype=self._dtype, basis=basis)
@@ -208,7 +208,7 @@ class _Ascent:
             projection,
             observation,
             start.within(basis),
-            limits=Limits(own.sweeps, PATIENCE, own.tolerance, own.variant.rule, own.link),
+            limits=Limits(s.sweeps, PATIENCE, s.tolerance, s.variant.rule, s.link),
             training=Watched(projection, self.train.offsets.cpu(), self.train.truth.cpu(), self.turns),
             watched=watched,
             held_out=held_out,

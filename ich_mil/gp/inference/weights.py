@@ -66,7 +66,7 @@ class Weights(NamedTuple):
         mean = (root.mT @ (root @ pull[..., None]))[..., 0]
         return cls(mean, root, -2 * C.diagonal(dim1=-2, dim2=-1).log().sum(-1))
 
-    def one(self, replicate: int) -> "Weights":
+    def take(self, replicate: int) -> "Weights":
         """q(w) of one replicate, with R = 1: a copy if R > 1, so that the other replicates can be freed."""
         if len(self.mean) == 1:
             return self

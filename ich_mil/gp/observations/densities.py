@@ -138,11 +138,11 @@ class GammaLogisticTail:
         # The last interval is logistic; going down, the densities alternate.
         edges = [0.0, *self.crossings, float("inf")]
         pieces: list[Gamma | Logistic] = [Logistic(), self._gamma]
-        found = []
+        intervals = []
         for i, (low, high) in enumerate(pairwise(edges)):
             piece = pieces[(len(edges) - 2 - i) % 2]
-            found.append((piece, low, high, float(piece.log_psi(torch.tensor(low, dtype=torch.float64)))))
-        return tuple(found)
+            intervals.append((piece, low, high, float(piece.log_psi(torch.tensor(low, dtype=torch.float64)))))
+        return tuple(intervals)
 
 
 @dataclass(frozen=True)

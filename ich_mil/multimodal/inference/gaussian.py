@@ -106,8 +106,8 @@ def _around(target: Target, theta: Tensor) -> tuple[Target, Normal]:
     x = centred.position(theta, logs)
     jacobian = torch.cat([factors, torch.ones_like(logs)]).diag()
     for column in range(len(logs)):
-        own = target.blocks == column
-        jacobian[:size][own, size + column] = centred.centring[column] * x[:size][own]
+        in_block = target.blocks == column
+        jacobian[:size][in_block, size + column] = centred.centring[column] * x[:size][in_block]
     return centred, Normal(x, torch.linalg.cholesky(jacobian @ covariance @ jacobian.mT))
 
 

@@ -72,17 +72,17 @@ class Likelihood:
     def __init__(self, rows: Sequence[Rows], signs: Tensor, columns: Columns) -> None:
         self.rows, self.signs, self.columns = rows, signs, columns
         self.widths = [1 + part.x.shape[1] for part in rows]
-        parts, start = [], 0
+        designs, start = [], 0
         features: list[int] = []
         for part, width in zip(rows, self.widths, strict=True):
             design = part.x.new_zeros(len(part.x), sum(self.widths))
             design[:, start] = 1
             design[:, start + 1 : start + width] = part.x
-            parts.append(design)
+            designs.append(design)
             features += range(start + 1, start + width)
             start += width
         self._features = torch.tensor(features, device=signs.device)
-        joined = Rows(torch.cat(parts), torch.cat([part.bags for part in rows]))
+        joined = Rows(torch.cat(designs), torch.cat([part.bags for part in rows]))
         order = torch.as_tensor(value_order(joined))
         sizes = torch.bincount(joined.bags, minlength=len(signs)).cpu()
         turns = Turns(torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
@@ -99,10 +99,10 @@ class Likelihood:
             return self
         device = self.signs.device
         chosen = torch.randperm(len(self.signs), generator=generator, device=device)[:number]
-        place = torch.full((len(self.signs),), -1, device=device)
-        place[chosen] = torch.arange(number, device=device)
+        index = torch.full((len(self.signs),), -1, device=device)
+        index[chosen] = torch.arange(number, device=device)
         rows = [
-            Rows(part.x[place[part.bags] >= 0], place[part.bags][place[part.bags] >= 0]) for part in self.rows
+            Rows(part.x[index[part.bags] >= 0], index[part.bags][index[part.bags] >= 0]) for part in self.rows
         ]
         return Likelihood(rows, self.signs[chosen], self.columns)
 
@@ -118,21 +118,21 @@ class Likelihood:
             theta: coefficients of each set.
             tolerance: largest error of the probability of a label, and its least value.
         """
-        found = self._sensitivities(theta, tolerance)
-        inner, outer = (found.probits.mT @ self._design, found.effects.mT @ self._design)  # (R, P) each
-        gradient = torch.cat([inner, found.alpha.sum(0)[:, None], outer[:, self._features]], dim=1)
-        return found.values.sum(0), gradient
+        result = self._sensitivities(theta, tolerance)
+        inner, outer = (result.probits.mT @ self._design, result.effects.mT @ self._design)  # (R, P) each
+        gradient = torch.cat([inner, result.alpha.sum(0)[:, None], outer[:, self._features]], dim=1)
+        return result.values.sum(0), gradient
 
     def scores(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities (B,) of the labels at coefficients `theta` (C,), and their gradients (B, C)."""
-        found = self._sensitivities(theta[None], TOLERANCE)
+        result = self._sensitivities(theta[None], TOLERANCE)
         inner, outer = theta.new_zeros(2, len(self.signs), self._design.shape[1]).unbind()
         for rows in torch.arange(self.instances, device=theta.device).split(SCORE_ROWS):
-            for out, column in ((inner, found.probits), (outer, found.effects)):
+            for out, column in ((inner, result.probits), (outer, result.effects)):
                 out.index_add_(0, self._bags[rows], column[rows] * self._design[rows])
-        ordered = torch.cat([inner, found.alpha, outer[:, self._features]], dim=1)
+        ordered = torch.cat([inner, result.alpha, outer[:, self._features]], dim=1)
         values, scores = torch.empty_like(self.signs), torch.empty_like(ordered)
-        values[self._bag_order], scores[self._bag_order] = found.values[:, 0], ordered
+        values[self._bag_order], scores[self._bag_order] = result.values[:, 0], ordered
         return values, scores
 
     def _sensitivities(self, theta: Tensor, tolerance: float) -> Sensitivities:
@@ -152,22 +152,22 @@ class Likelihood:
         effect, alpha = effect * of_row, alpha * shrink
         totals, by_alpha = torch.empty_like(signs), torch.empty_like(signs)  # P(y = 1) - ½, and ∂P / ∂α
         turned, by_effect = torch.empty_like(effect), torch.empty_like(effect)
-        for own, rows, counts, nodes in self._groups((need * shrink).ceil().long()):
-            sums = _inverted(alpha[own], p[rows], q[rows], effect[rows], counts, nodes, cut / nodes)
-            totals[own], by_alpha[own], turned[rows], by_effect[rows] = sums
+        for group, rows, counts, nodes in self._groups((need * shrink).ceil().long()):
+            sums = _inverted(alpha[group], p[rows], q[rows], effect[rows], counts, nodes, cut / nodes)
+            totals[group], by_alpha[group], turned[rows], by_effect[rows] = sums
         values = (0.5 + signs * totals).clamp(min=tolerance)
         slope = signs / values
         # Σ Im φ = (1 - p) bare + p turned: ∂P/∂p = turned - bare = (turned - Σ Im φ) / (1 - p), and the
         # density over 1 - p is bounded by the probit
         density = torch.exp(-probit.square() / 2) / (math.sqrt(2 * math.pi) * q.clamp(min=1e-300))
         slopes = slope[bags]
-        parts = (
+        flat = (
             values.log(),
             slope * shrink * by_alpha,
             slopes * density * (turned - totals[bags]),
             slopes * of_row * p * by_effect,
         )
-        return Sensitivities(*(part.view(-1, len(theta)) for part in parts))
+        return Sensitivities(*(part.view(-1, len(theta)) for part in flat))
 
     def _groups(self, nodes: Tensor) -> Iterator[tuple[Tensor, Tensor, list[int], int]]:
         """Groups of bags of like K, of all `nodes` (B R,): ranks (b,), rows (n,), bags of each turn, K."""
@@ -240,9 +240,9 @@ def _inverted(
     for turn, count in enumerate(counts[1:]):  # product: all factors before
         torch.mul(products[turn][:count], factors[turn][:count], out=products[turn + 1])
     rest = torch.ones_like(current)
-    for count, own, before in zip(counts[::-1], factors[::-1], products[::-1], strict=True):
+    for count, turn_factors, before in zip(counts[::-1], factors[::-1], products[::-1], strict=True):
         before *= rest[:count]  # and all factors behind
-        rest[:count] *= own
+        rest[:count] *= turn_factors
     product *= z
     total, turned = (torch.view_as_real(part).flatten(1) for part in (current * rest, product))
     return total @ imaginary, total @ real, turned @ imaginary, turned @ real

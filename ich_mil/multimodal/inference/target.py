@@ -85,8 +85,8 @@ class Target:
         u, logs = x[..., : len(self.blocks)], x[..., len(self.blocks) :]
         precision = torch.ones_like(u)
         if self.scales:
-            own = (-2 * self.centring * logs).exp()[..., self.blocks.clamp(min=0)]
-            precision = torch.where(self._slopes, own, 1.0)
+            slope_precision = (-2 * self.centring * logs).exp()[..., self.blocks.clamp(min=0)]
+            precision = torch.where(self._slopes, slope_precision, 1.0)
         square = (2 * logs).exp()
         # of log τ: log τ - τ²/2; of u: -u² τ^(-2w) / 2 and -w log τ for each slope
         value = -(u.square() * precision).sum(-1) / 2

@@ -110,7 +110,7 @@ def _steps(
         raise ConfigError(
             f"{len(watched)} validation scans cannot be shared among {ranks.size} processes; start fewer"
         )
-    return steps, [[place] for place in ranks.share(watched.sizes).tolist()]
+    return steps, [[index] for index in ranks.share(watched.sizes).tolist()]
 
 
 def _trainer(
@@ -128,8 +128,8 @@ def _trainer(
     # otherwise Lightning would detect other launchers, such as SLURM, that did not start several processes
     processes: dict[str, Any] = {"devices": 1, "plugins": [LightningEnvironment()]}
     if ranks.size > 1:
-        here = int(os.environ["LOCAL_WORLD_SIZE"])  # set by torchrun
-        processes = {"devices": here, "num_nodes": ranks.size // here, "plugins": [TorchElasticEnvironment()]}
+        size = int(os.environ["LOCAL_WORLD_SIZE"])  # set by torchrun
+        processes = {"devices": size, "num_nodes": ranks.size // size, "plugins": [TorchElasticEnvironment()]}
         # Ranks may have different numbers of validation scans, so a forward pass must not synchronise.
         processes["strategy"] = DDPStrategy(broadcast_buffers=False)
     processes["plugins"].append(_WholeCheckpoints())
@@ -246,9 +246,9 @@ def fit_cnn(
     model = AttentionCnn(encoder, cnn)
     if start is not None:
         model.load_state_dict(start.state_dict())
-    parts = {split: splits.scan[splits.split == split].tolist() for split in ("train", "validation")}
-    scans = ScanDataset(prepared, parts["train"], crop=encoder.crop, in_slices=in_slices, keep=True)
-    watched = ScanDataset(prepared, parts["validation"], crop=encoder.crop, keep=True)
+    ids = {split: splits.scan[splits.split == split].tolist() for split in ("train", "validation")}
+    scans = ScanDataset(prepared, ids["train"], crop=encoder.crop, in_slices=in_slices, keep=True)
+    watched = ScanDataset(prepared, ids["validation"], crop=encoder.crop, keep=True)
     # maps of frozen blocks are kept instead of pictures, unless pictures vary
     kept = model.frozen and not training.augment
     pictures = model.pictures(slices=0 if kept else int(scans.sizes.sum() + watched.sizes.sum()))

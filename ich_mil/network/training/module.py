@@ -76,9 +76,9 @@ class MilModule(pl.LightningModule):
             pictures = self.pictures(batch)
         maps = self.model.frozen_maps(pictures)
         if self.model.frozen and not batch.variations:
-            for scan, own in zip(batch.scans, maps.split([len(hu) for hu in batch.hu]), strict=True):
-                if sum(kept.nbytes for kept in self._kept.values()) + own.nbytes <= KEEP_BYTES:
-                    self._kept[scan] = own.clone()
+            for scan, scan_maps in zip(batch.scans, maps.split([len(hu) for hu in batch.hu]), strict=True):
+                if sum(kept.nbytes for kept in self._kept.values()) + scan_maps.nbytes <= KEEP_BYTES:
+                    self._kept[scan] = scan_maps.clone()
         return maps
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -97,8 +97,8 @@ class MilModule(pl.LightningModule):
     def _share(self, batch: Batch, ranks: Ranks) -> float | Tensor:
         if ranks.size == 1:
             return 1.0
-        here = torch.full((), float(len(batch.labels)), device=self.device)
-        return here * ranks.size / ranks.total(here)
+        count = torch.full((), float(len(batch.labels)), device=self.device)
+        return count * ranks.size / ranks.total(count)
 
     def validation_step(self, batch: Batch, _index: int) -> None:
         """Weighted loss and AUC over the validation scans."""

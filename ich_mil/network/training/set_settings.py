@@ -37,7 +37,7 @@ class SetSettings:
         requests: table or folder of request texts of the scans, for `head.family` multimodal
             (`ich_mil.heads.extras`).
         reports: the same for texts that may state the result, which `requests` refuses.
-        terms: terms of use that a model trained on the set inherits; told wherever the set is named.
+        terms: terms of use that a model trained on the set inherits, shown wherever the set is named.
         columns: names in a feature file of columns that are called otherwise there, as in
             `{bag_name: slide_id}`.
         covariates: table of scan covariates, or `header` for age and sex of the DICOM headers.

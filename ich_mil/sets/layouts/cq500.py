@@ -86,12 +86,12 @@ class Cq500Collection(Collection):
 
     def check(self, scans: Scans, refused: Refused = (), series: Iterable[Series] = ()) -> None:
         """Require a row for every scan. A row without a scan gets a ledger line (a partial download)."""
-        found = {scan for scan, _ in scans}
-        if missing := sorted(found - set(self.labels)):
+        scan_ids = {scan for scan, _ in scans}
+        if missing := sorted(scan_ids - set(self.labels)):
             raise DataError(
                 f"{self.path}: no row for {len(missing)} scans: {name_some(missing)}; add a row for each, or "
                 "remove their folders"
             )
-        for scan in sorted(set(self.labels) - found):
+        for scan in sorted(set(self.labels) - scan_ids):
             detail = "reads.csv has a row, but no readable slice was found"
             self.entries.append(LedgerEntry(scan, self.path.name, Code.LABEL_UNUSED, detail))

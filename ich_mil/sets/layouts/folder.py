@@ -42,9 +42,9 @@ class FolderCollection(Collection):
         """All files below the folder except tables of labels in it; or the one file."""
         if self.file:
             return iter([self.file])
-        own = self.table and os.path.relpath(self.table.path.resolve(), self.root.resolve())
+        table = self.table and os.path.relpath(self.table.path.resolve(), self.root.resolve())
         return (
-            path for path in every_file(self.root, self.root) if not LABELS.fullmatch(path) and path != own
+            path for path in every_file(self.root, self.root) if not LABELS.fullmatch(path) and path != table
         )
 
     def scan_label(self, scan: str, sources: Sequence[Source]) -> int:
@@ -76,10 +76,10 @@ class FolderCollection(Collection):
                 names += [(scan, path), (scan, PurePath(path).name), (scan, PurePath(scan).name)]
 
         def more() -> Iterator[tuple[str, str]]:
-            for one in series:
-                yield one.scan, one.uid
-                if number := accession_number(self.root / one.path):
-                    yield one.scan, number
+            for item in series:
+                yield item.scan, item.uid
+                if number := accession_number(self.root / item.path):
+                    yield item.scan, number
 
         rows, reading = self.table.match(ScanNames(names), more, refused)
         self.labels = dict(zip(rows.index, rows.label, strict=True))

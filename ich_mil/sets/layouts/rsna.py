@@ -58,12 +58,12 @@ class RsnaCollection(Collection):
 
     def check(self, scans: Scans, refused: Refused = (), series: Iterable[Series] = ()) -> None:
         """Require a label for every image. Labels without an image get a ledger line (partial downloads)."""
-        found = {source.sop: None for _, sources in scans for source in sources}  # a set in order
-        if missing := [sop for sop in found if sop not in self.labels.rows]:
+        sops = {source.sop: None for _, sources in scans for source in sources}  # a set in order
+        if missing := [sop for sop in sops if sop not in self.labels.rows]:
             raise DataError(
                 f"{self.path}: no label for {len(missing)} images: {name_some(missing)}; add a row 'any' for "
                 "each, or remove their files"
             )
-        if rest := len(self.labels.rows) - len(found):
+        if rest := len(self.labels.rows) - len(sops):
             detail = f"{rest} labelled images are not among the readable files"
             self.entries.append(LedgerEntry("", self.path.name, Code.LABEL_UNUSED, detail))

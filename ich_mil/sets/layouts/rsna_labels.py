@@ -19,7 +19,7 @@ ANY = "any"
 KINDS = ("epidural", "intraparenchymal", "intraventricular", "subarachnoid", "subdural", ANY)
 """Targets of the challenge, in the order of its files."""
 COLUMNS = ("ID", "Label")
-_BIT = {kind: 1 << place for place, kind in enumerate(KINDS)}
+_BIT = {kind: 1 << index for index, kind in enumerate(KINDS)}
 _ALL = (1 << len(KINDS)) - 1
 
 
@@ -29,8 +29,8 @@ class RsnaLabels:
 
     Attributes:
         path: the table.
-        rows: for each image a number whose low six bits are its labels, by `KINDS`; the six bits above tell
-            which of its rows the table has.
+        rows: for each image a number whose low six bits are its labels, by `KINDS`; the next six mark
+            the kinds that have a row.
         repeats: how often an image is listed, if more than once.
     """
 

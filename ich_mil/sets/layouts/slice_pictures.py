@@ -119,12 +119,12 @@ def hu_of_grey(grey: np.ndarray, *, window: Window) -> np.ndarray:
     low, high = level - width / 2, level + width / 2
     hu = np.rint(low + grey * (width / 255)).astype(np.int16)  # (H, W)
     hu[grey >= WHITE] = max(BONE, round(high))
-    parts, count = label(grey <= BLACK)  # (H, W) 0 where brighter
+    regions, count = label(grey <= BLACK)  # (H, W) 0 where brighter
     outside = np.zeros(count + 1, dtype=bool)
-    for edge in (parts[0], parts[-1], parts[:, 0], parts[:, -1]):
+    for edge in (regions[0], regions[-1], regions[:, 0], regions[:, -1]):
         outside[edge] = True
     outside[0] = False
-    hu[outside[parts]] = min(AIR, round(low))
+    hu[outside[regions]] = min(AIR, round(low))
     return hu
 
 

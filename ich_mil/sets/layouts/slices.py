@@ -84,24 +84,24 @@ class SliceCollection(Collection):
         A slice without a label is left out. A DICOM file that has a row but cannot be used gets ledger lines,
         as in the other layouts.
         """
-        found, unusable = dict(scans), {self.scan_id(one.file, ""): one for one in refused}
-        if twice := [scan for scan, sources in found.items() if len(sources) > 1]:
-            files = [source.path for source in found[twice[0]]]
+        usable, unusable = dict(scans), {self.scan_id(entry.file, ""): entry for entry in refused}
+        if twice := [scan for scan, sources in usable.items() if len(sources) > 1]:
+            files = [source.path for source in usable[twice[0]]]
             raise DataError(
                 f"{self.root}: {len(twice)} slices occur twice, the first is {twice[0]!r} "
                 f"({name_some(files)}); keep one file with one slice for each"
             )
-        rows, reading = self.table.match(ScanNames((scan, scan) for scan in (*found, *unusable)))
+        rows, reading = self.table.match(ScanNames((scan, scan) for scan in (*usable, *unusable)))
         self.labels = dict(zip(rows.index, rows.label, strict=True))
         if "patient" in rows:
             self.patients = dict(zip(rows.index, map(patient_key, rows.patient), strict=True))
-        for scan in sorted(self.labels.keys() & unusable.keys() - found.keys()):
+        for scan in sorted(self.labels.keys() & unusable.keys() - usable.keys()):
             if unusable[scan].code == Code.NOT_DICOM:
                 raise DataError(
                     f"{self.root / unusable[scan].file}: is neither a PNG or JPEG picture nor a DICOM file; "
                     "save it as one, or remove it and its row"
                 )
-        pictures = [sources[0].path for sources in found.values() if is_picture(sources[0].path)]
+        pictures = [sources[0].path for sources in usable.values() if is_picture(sources[0].path)]
         if pictures and self.window is None:
             raise DataError(
                 f"{self.root}: holds pictures ({name_some(pictures)}) but no window for their grey values; "
@@ -114,7 +114,7 @@ class SliceCollection(Collection):
         if pictures and not self.patients:
             detail = f"no column patient: {len(pictures)} pictures count as patients of their own"
             self.entries.append(LedgerEntry("", self.path.name, Code.PATIENT_MISSING, detail))
-        self.leave_out({scan: of[0].path for scan, of in found.items() if scan not in self.labels}, reading)
+        self.leave_out({scan: of[0].path for scan, of in usable.items() if scan not in self.labels}, reading)
 
     def check_twins(self, scan: str, other: str) -> None:
         """Raise `DataError` if two identical slices have different labels."""

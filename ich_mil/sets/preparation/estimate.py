@@ -39,13 +39,13 @@ def estimate(
     started = time.monotonic()
     work(tried)
     taken = time.monotonic() - started
-    sizes = [path.stat().st_size for one in tried if (path := scan_file(out, one.scan)).exists()]
-    rest = [one for one in todo if one not in tried]
-    share = sum(one.slices for one in rest) / sum(one.slices for one in tried)
+    sizes = [path.stat().st_size for item in tried if (path := scan_file(out, item.scan)).exists()]
+    rest = [item for item in todo if item not in tried]
+    share = sum(item.slices for item in rest) / sum(item.slices for item in tried)
     n_bytes, free = sum(sizes) * share, shutil.disk_usage(out).free
     need = f"about {n_bytes / GB:.1f} GB"
     say(
-        f"{out}: {len(todo)} scans of {sum(one.slices for one in todo)} slices to prepare: {need} "
+        f"{out}: {len(todo)} scans of {sum(item.slices for item in todo)} slices to prepare: {need} "
         f"({free / GB:.1f} GB are free) and {_duration(taken * share / jobs)} with {jobs} workers"
     )
     if n_bytes > free:

@@ -46,10 +46,10 @@ def explain(folder: Path, scan: str) -> str:
     rest = frozenset(Code) - REFUSED - CORRECTED - CHOICES
     groups = {"chosen": CHOICES, "refused": REFUSED, "corrected": CORRECTED, "noted": rest}
     for title, codes in groups.items():
-        own = {code: [line for line in lines if line["code"] == code] for code in Code if code in codes}
-        story += [f"  {title}"] if any(own.values()) else []
+        by_code = {code: [line for line in lines if line["code"] == code] for code in Code if code in codes}
+        story += [f"  {title}"] if any(by_code.values()) else []
         shown = 1 if title == "corrected" else SHOWN  # a correction usually applies to most slices alike
-        for code, entries in own.items():
+        for code, entries in by_code.items():
             for line in entries[:shown]:
                 # the detail of a refusal already names the file
                 file = "" if line["detail"].startswith(line["file"]) else f"{line['file']}: "

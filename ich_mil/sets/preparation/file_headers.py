@@ -53,8 +53,8 @@ def read_files(paths: Sequence[str], root: Path, pictures: bool) -> list[FileHea
         except DicomError as error:
             reason = str(error).removeprefix(f"{root}{os.sep}")
             known = error.is_dicom or os.path.isdir(root / path)  # noqa: PTH112 - a folder has no content
-            about = (error.series_uid, error.orientation, known)
-            chunk.append(FileHeaders(path, (), error.study_uid, error.sop_uid, error.code, reason, *about))
+            extra = (error.series_uid, error.orientation, known)
+            chunk.append(FileHeaders(path, (), error.study_uid, error.sop_uid, error.code, reason, *extra))
         else:
             key = patient_key(headers[0].patient_id)
             headers = tuple(replace(header, path="", patient_id=key) for header in headers)
@@ -72,8 +72,8 @@ class Shape(NamedTuple):
 
 def shape_of(name: str) -> Shape:
     """Shape of a file name. A suffix that starts with a digit is part of the stem."""
-    parts = _SUFFIX.fullmatch(name)
-    stem, suffix = (parts[1], parts[2].lower()) if parts else (name, "")
+    match = _SUFFIX.fullmatch(name)
+    stem, suffix = (match[1], match[2].lower()) if match else (name, "")
     return Shape(name.startswith("."), suffix, _NUMBER.sub("#", stem).lower())
 
 
@@ -83,5 +83,5 @@ def may_be_slice(name: str, slices: Collection[Shape]) -> bool:
         return True
     shape = shape_of(_PACKED.sub("", name))
     if shape.suffix:
-        return shape[:2] in {own[:2] for own in slices}
-    return "#" in shape.numbering and shape.numbering in {own.numbering for own in slices}
+        return shape[:2] in {other[:2] for other in slices}
+    return "#" in shape.numbering and shape.numbering in {other.numbering for other in slices}

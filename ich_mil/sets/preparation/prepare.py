@@ -93,31 +93,31 @@ def prepare(
             another process.
     """
     single = root.is_file() and not is_zip(root)
-    about: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "format": FORMAT,
         "layout": layout,
         "root": str((root.parent if single else root).resolve()),
         "thickness_mm": float(thickness_mm),
     }
     if single:
-        about["file"] = root.name
+        metadata["file"] = root.name
     if layout == "slices":
-        about["window"] = None if window is None else list(window)
+        metadata["window"] = None if window is None else list(window)
     site = read_site_phrases(contrast_words)
-    if _check_target(out, about) and not os.access(out, os.W_OK):
+    if _check_target(out, metadata) and not os.access(out, os.W_OK):
         say(f"{out}: is read-only; used as it is, without a check of its files")
         return open_prepared(out)
     with alone(out, doing="preparing"), unpacked(root) as source:
         collection = open_collection(layout, source, window=window, labels=labels)
-        _prepare(collection, root, out, about, jobs, site)
+        _prepare(collection, root, out, metadata, jobs, site)
     return open_prepared(out)
 
 
 def _prepare(
-    collection: Collection, root: Path, out: Path, about: dict[str, Any], jobs: int, site: SitePhrases
+    collection: Collection, root: Path, out: Path, metadata: dict[str, Any], jobs: int, site: SitePhrases
 ) -> None:
     """Prepare a collection; `root` is the name of its folder for users. Arguments as in `prepare`."""
-    path, layout = out / "index.sqlite", about["layout"]
+    path, layout = out / "index.sqlite", metadata["layout"]
     with HeaderIndex(path, collection, layout=layout, leave_out=out) as index:
         remove_leftovers(out, out / "scans")
         n_files = index.update(jobs=jobs)
@@ -128,9 +128,9 @@ def _prepare(
             raise DataError(f"{root}: {reason}: {next(index.refused()).detail}")
         scans = ((scan.scan, scan.sources) for scan in index.scans())
         collection.check(scans, index.refused(), index.series())
-        n_new = _prepare_scans(index, out, about, jobs, site)
+        n_new = _prepare_scans(index, out, metadata, jobs, site)
         files, totals, codes = _write_tables(index, out)
-        write_json(out / "prepared.json", {**about, "files": files})
+        write_json(out / "prepared.json", {**metadata, "files": files})
     if not totals["slices"]:
         raise DataError(f"{root}: no scan has a usable slice; {out / 'ledger.csv'} says why for each file")
     scans_made = f"{totals['scans']} scans"
@@ -141,10 +141,10 @@ def _prepare(
         say("  ledger: " + ", ".join(f"{code} {n}" for code, n in codes.most_common()))
 
 
-def _check_target(out: Path, about: dict[str, Any]) -> bool:
+def _check_target(out: Path, metadata: dict[str, Any]) -> bool:
     """Refuse an output folder with another prepared set. Returns whether `out` holds this set, finished."""
-    if Path(about["root"]).is_relative_to(out.resolve()):  # its files would be taken for files of the set
-        what = f"is or holds the folder to read ({about['root']})"
+    if Path(metadata["root"]).is_relative_to(out.resolve()):  # its files would be taken for files of the set
+        what = f"is or holds the folder to read ({metadata['root']})"
         raise DataError(f"{out}: {what}; choose another folder for the prepared set")
     path = out / "prepared.json"
     if not path.is_file():
@@ -156,17 +156,19 @@ def _check_target(out: Path, about: dict[str, Any]) -> bool:
     if old.get("format") != FORMAT:
         return False  # another version: everything is prepared again
     for name in ("root", "file", "layout", "thickness_mm", "window"):
-        if old.get(name) != about.get(name):
-            what = f"{name.removesuffix('_mm')} {old.get(name)}, not {about.get(name)}"
+        if old.get(name) != metadata.get(name):
+            what = f"{name.removesuffix('_mm')} {old.get(name)}, not {metadata.get(name)}"
             raise DataError(f"{out}: was prepared with {what}; choose another folder for the prepared set")
     return bool(old.get("files", UNFINISHED) != UNFINISHED)
 
 
-def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: int, site: SitePhrases) -> int:
+def _prepare_scans(
+    index: HeaderIndex, out: Path, metadata: dict[str, Any], jobs: int, site: SitePhrases
+) -> int:
     """Prepare new and changed scans, and scans with a temporary refusal (`PASSING`). Returns their number."""
-    thickness_mm = about["thickness_mm"]
-    window = tuple(about["window"]) if about.get("window") else None
-    work_on = partial(prepare_slices, window=window) if about["layout"] == "slices" else prepare_scans
+    thickness_mm = metadata["thickness_mm"]
+    window = tuple(metadata["window"]) if metadata.get("window") else None
+    work_on = partial(prepare_slices, window=window) if metadata["layout"] == "slices" else prepare_scans
     root, out = index.collection.root.absolute(), out.absolute()
     todo: list[Todo] = []
     for scan in index.scans():
@@ -180,12 +182,12 @@ def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: i
 
     def tasks(batch: Sequence[Todo]) -> list[ScanTask]:
         return [
-            ScanTask(one.scan, index.headers(one.scan), thickness_mm, root, site, one.fingerprint)
-            for one in batch
+            ScanTask(item.scan, index.headers(item.scan), thickness_mm, root, site, item.fingerprint)
+            for item in batch
         ]
 
     if todo:
-        write_json(out / "prepared.json", {**about, "files": UNFINISHED})  # until the tables are written
+        write_json(out / "prepared.json", {**metadata, "files": UNFINISHED})  # until the tables are written
         left = estimate(todo, out, lambda batch: work_on(tasks(batch), out), jobs=jobs)
         at_once = max(1, min(BATCH, len(left) // (2 * jobs)))
         batches = (tasks(left[first : first + at_once]) for first in range(0, len(left), at_once))
@@ -195,7 +197,7 @@ def _prepare_scans(index: HeaderIndex, out: Path, about: dict[str, Any], jobs: i
         )
         for _ in progress(work, total=len(left), what="prepare", weight=int):
             pass
-        for name in index.changed() & {one.scan for one in todo}:  # the headers are not those of the pixels
+        for name in index.changed() & {item.scan for item in todo}:  # the headers are not those of the pixels
             detail = "its files have changed while they were read; run the same command again"
             entries = [LedgerEntry(name, "", code, detail) for code in (Code.NOT_OPENED, Code.SCAN_EMPTY)]
             scan_file(out, name).unlink(missing_ok=True)
@@ -240,8 +242,8 @@ def _write_tables(index: HeaderIndex, out: Path) -> tuple[str, Counter[str], Cou
                 ledger.write([LedgerEntry(scan.scan, "", Code.SAME_SLICES, detail)])
             fingerprints.append(record.fingerprint.encode())
             if record.slices:
-                own = {"scans": 1, "slices": len(record.slices)}
-                totals.update(own, labelled=label != UNKNOWN, positive=label == 1)
+                counts = {"scans": 1, "slices": len(record.slices)}
+                totals.update(counts, labelled=label != UNKNOWN, positive=label == 1)
         ledger.write(collection.entries)
     for path in (out / "scans").glob("*"):
         if path.name not in kept:

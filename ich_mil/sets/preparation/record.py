@@ -45,9 +45,9 @@ def scan_fingerprint(
     files: str, thickness_mm: float, window: Sequence[float] | None, site: SitePhrases
 ) -> str:
     """Digest of all inputs of a prepared scan: files, thickness, window, contrast words, format version."""
-    parts = [FORMAT, files, str(thickness_mm), *([] if window is None else [str(tuple(window))])]
-    parts += [str(site)] if site else []
-    return digest(*(part.encode() for part in parts))
+    inputs = [FORMAT, files, str(thickness_mm), *([] if window is None else [str(tuple(window))])]
+    inputs += [str(site)] if site else []
+    return digest(*(text.encode() for text in inputs))
 
 
 def read_record(out: Path, scan: str) -> ScanRecord | None:

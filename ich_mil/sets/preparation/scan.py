@@ -167,10 +167,10 @@ def _choose_and_read(
             continue
         slices = [done[names_of(group)] for group in groups]
         no_head = head_refusal(stack, spacing=upright.spacing)
-        own = names_of(series.headers)
-        if no_head is None and own not in sharp:
-            sharp[own] = sharpness(stack, spacing=upright.spacing)
-            if sharp[own]:  # a softer series may come before it now
+        names = names_of(series.headers)
+        if no_head is None and names not in sharp:
+            sharp[names] = sharpness(stack, spacing=upright.spacing)
+            if sharp[names]:  # a softer series may come before it now
                 continue
         if no_head is None:
             break
@@ -179,7 +179,7 @@ def _choose_and_read(
             f"series {series.description!r} ({series.series_uid}), {len(series.headers)} slices: {no_head}"
         )
         entries += [slice_entry(series.headers[0], Code.NO_HEAD, detail), *series.entries]
-        no_heads.add(own)
+        no_heads.add(names)
         done.clear()
     entries += [
         *not_chosen(series, candidates, task.site),
@@ -217,8 +217,8 @@ def _positions_lost(series: Series) -> str:
     n, n_doubles = len(series.headers), sum(entry.code == Code.DUPLICATE for entry in series.entries)
     if n_doubles <= n:
         return ""
-    places = "one position" if n == 1 else f"{n} positions"
-    return f"; {n + n_doubles} slices lie at {places}: their positions were lost, export the study again"
+    positions = "one position" if n == 1 else f"{n} positions"
+    return f"; {n + n_doubles} slices lie at {positions}: their positions were lost, export the study again"
 
 
 def _other_pictures(series: Series, root: Path, volumes: Mapping[str, np.ndarray]) -> list[LedgerEntry]:
@@ -230,8 +230,8 @@ def _other_pictures(series: Series, root: Path, volumes: Mapping[str, np.ndarray
             continue
         used = min(series.headers, key=lambda head: math.dist(head.position, header.position))
         try:
-            here, there = (read_slice(one, root=root, volumes=volumes)[0] for one in (header, used))
-            same = np.array_equal(here, there)
+            dropped, kept = (read_slice(h, root=root, volumes=volumes)[0] for h in (header, used))
+            same = np.array_equal(dropped, kept)
         except DicomError:  # unreadable pixels cannot be compared
             continue
         if not same:

@@ -113,7 +113,7 @@ def _check(members: list[zipfile.ZipInfo], path: Path) -> None:
         raise DataError(f"{path}: is encrypted; unpack it with its password and name the folder")
     if not members:
         raise DataError(f"{path}: is a ZIP without files; export it again")
-    size, packed = sum(one.file_size for one in members), sum(one.compress_size for one in members)
+    size, packed = sum(m.file_size for m in members), sum(m.compress_size for m in members)
     if len(members) > MOST_FILES:
         limit = f"holds {len(members)} files, more than {MOST_FILES}"
     elif size > MOST_BYTES:

@@ -125,7 +125,7 @@ def _check_size(stream: bytes, header: SliceHeader) -> int:
 def _jpeg_size(stream: bytes) -> tuple[int, int, int, int]:
     """Rows, columns, samples per pixel and bits per sample of a JPEG or JPEG-LS stream (T.81 B.2.2).
 
-    No library tells them before decoding, and GDCM ends the process on an invalid segment before the scan.
+    No library gives them before decoding, and GDCM ends the process on an invalid segment before the scan.
     """
     at, size = 2, None
     while stream[at : at + 1] == b"\xff" and at + 10 <= len(stream) and stream[at + 1] >= _FIRST_MARKER:

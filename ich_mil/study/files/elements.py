@@ -159,8 +159,8 @@ class Elements:
 
 def text_of(value: Any) -> str:
     """Text of one value, or several values joined by a backslash, without surrounding blanks and NULs."""
-    parts = value if isinstance(value, (list, tuple, pydicom.multival.MultiValue)) else [value]
-    return "\\".join("" if part is None else str(part).strip(_BLANKS) for part in parts)
+    values = value if isinstance(value, (list, tuple, pydicom.multival.MultiValue)) else [value]
+    return "\\".join("" if item is None else str(item).strip(_BLANKS) for item in values)
 
 
 def _finite_numbers(value: Any, count: int) -> tuple[float, ...] | None:

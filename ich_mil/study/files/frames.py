@@ -39,16 +39,16 @@ def frames_of(elements: Elements) -> list[Elements]:
     shared = next(iter(elements.values.get("SharedFunctionalGroupsSequence") or []), Dataset())
     frames = elements.values.get("PerFrameFunctionalGroupsSequence") or []
     with quiet():
-        return [replace(elements, values=elements.values | _frame_values(own, shared)) for own in frames]
+        return [replace(elements, values=elements.values | _frame_values(frame, shared)) for frame in frames]
 
 
-def _frame_values(own: Dataset, shared: Dataset) -> dict[str, object]:
+def _frame_values(frame: Dataset, shared: Dataset) -> dict[str, object]:
     values: dict[str, object] = {}
     for keyword, sequence in _FUNCTIONAL_GROUPS.items():
-        items = [item for groups in (own, shared) for item in groups.get(sequence) or []]
+        items = [item for groups in (frame, shared) for item in groups.get(sequence) or []]
         values[keyword] = next((v for item in items if (v := item.get(keyword)) is not None), None)
     # one item per agent (PS3.3 C.7.6.16.2.12)
-    usage = own.get("ContrastBolusUsageSequence") or shared.get("ContrastBolusUsageSequence") or []
+    usage = frame.get("ContrastBolusUsageSequence") or shared.get("ContrastBolusUsageSequence") or []
     values["ContrastBolusAgentAdministered"] = [
         agent.get("ContrastBolusAgentAdministered") for agent in usage
     ]

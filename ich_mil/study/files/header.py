@@ -270,9 +270,9 @@ def slice_name(header: SliceHeader) -> str:
 
 def slice_file(root: Path, name: str) -> tuple[Path, int]:
     """File below `root` and frame index for a name from `slice_name`."""
-    found = re.fullmatch(r"(.*) frame (\d+)", name, re.DOTALL)
-    if found and not (root / name).exists():
-        return root / found[1], int(found[2])
+    match = re.fullmatch(r"(.*) frame (\d+)", name, re.DOTALL)
+    if match and not (root / name).exists():
+        return root / match[1], int(match[2])
     return root / name, 0
 
 

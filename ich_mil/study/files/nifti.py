@@ -91,7 +91,7 @@ def nifti_headers(path: Path, scan: str) -> tuple[SliceHeader, ...]:
         raise
     n_slices = grid.shape[grid.axes[0]]
     subject = _SUBJECT.search(scan)
-    places = position + np.arange(n_slices)[:, None] * step  # (n, 3)
+    positions = position + np.arange(n_slices)[:, None] * step  # (n, 3)
     return tuple(
         SliceHeader(
             path=str(path),
@@ -116,7 +116,7 @@ def nifti_headers(path: Path, scan: str) -> tuple[SliceHeader, ...]:
             pixels=StoredPixels(SYNTAX, 0, n_slices, 16, 16, True, 1.0, 0.0, (0, 0)),
             notes=notes,
         )
-        for index, (x, y, z) in enumerate(places.tolist())
+        for index, (x, y, z) in enumerate(positions.tolist())
     )
 
 
@@ -163,7 +163,7 @@ def _check_length(path: Path, needed: int) -> None:
 
 
 def grid_of(path: Path, image: "Nifti1Image") -> tuple[Grid, tuple[tuple[Code, str], ...]]:
-    """Order of the voxels as slices, and notes if the file does not tell the orientation."""
+    """Order of the voxels as slices, and notes if the file does not give the orientation."""
     from nibabel import io_orientation
 
     sizes = list(image.shape)
@@ -204,8 +204,8 @@ def _orientation_notes(image: "Nifti1Image") -> tuple[tuple[Code, str], ...]:
     detail = ""
     if not q and not s:
         detail = "qform and sform are not set: voxels are taken to run to the left, front and head"
-    elif q and s and (one := aff2axcodes(qform)) != (other := aff2axcodes(sform)):
-        detail = f"qform ({''.join(one)}) and sform ({''.join(other)}) differ: sform was used"
+    elif q and s and (q_axes := aff2axcodes(qform)) != (s_axes := aff2axcodes(sform)):
+        detail = f"qform ({''.join(q_axes)}) and sform ({''.join(s_axes)}) differ: sform was used"
     return ((Code.ORIENTATION_UNKNOWN, detail),) if detail else ()
 
 

@@ -75,8 +75,8 @@ def refusal_of(path: Path, error: Exception, *, failed: str) -> DicomError:
         return refusal(path, Code.NOT_OPENED, "it cannot be opened: there is too little memory")
     if isinstance(error, OSError) and error.errno is not None:
         return refusal(path, Code.NOT_OPENED, f"it cannot be opened: {os.strerror(error.errno)}")
-    said = " ".join(str(error).split())[:MOST_ERROR] or type(error).__name__
-    return refusal(path, Code.UNREADABLE, f"{failed}: {said}")
+    message = " ".join(str(error).split())[:MOST_ERROR] or type(error).__name__
+    return refusal(path, Code.UNREADABLE, f"{failed}: {message}")
 
 
 def check_kind(path: Path, elements: Elements) -> tuple[str, tuple[tuple[Code, str], ...]]:

@@ -131,9 +131,9 @@ def _gaps(
     steps = steps_of(positions)
     entries = []
     for i in sorted(gaps):
-        here = "this slice" if headers[i].pixels.frames == 1 else f"frame {headers[i].frame}"
-        there, regular = slice_name(headers[i + 1]), f"{gaps[i]:.2f} mm is regular"
-        detail = f"{steps[i]:.2f} mm between {here} and {there}, {regular}"
+        before = "this slice" if headers[i].pixels.frames == 1 else f"frame {headers[i].frame}"
+        after, regular = slice_name(headers[i + 1]), f"{gaps[i]:.2f} mm is regular"
+        detail = f"{steps[i]:.2f} mm between {before} and {after}, {regular}"
         entries.append(LedgerEntry(headers[i].study_uid, headers[i].path, Code.GAP, detail))
     thickness = [header.thickness for header in headers]
     if spaces := spaces_between(positions, thickness) - gaps.keys():

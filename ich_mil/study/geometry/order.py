@@ -112,8 +112,8 @@ def _each_once(headers: Sequence[SliceHeader]) -> tuple[list[SliceHeader], list[
     first_of: dict[tuple[str, int, tuple[float, ...]], SliceHeader] = {}
     refused = []
     for header in headers:
-        place = tuple(round(mm / SAME_POSITION_MM) for mm in header.position)
-        first = first_of.setdefault((header.sop_uid, header.frame, place), header)
+        position = tuple(round(mm / SAME_POSITION_MM) for mm in header.position)
+        first = first_of.setdefault((header.sop_uid, header.frame, position), header)
         if first is not header:
             detail = f"same SOP Instance UID as {slice_name(first)}"
             refused.append(slice_entry(header, Code.DUPLICATE, detail))
@@ -136,15 +136,15 @@ def _of_one_shape(headers: Sequence[SliceHeader]) -> tuple[list[SliceHeader], li
 def _of_one_spacing(headers: Sequence[SliceHeader]) -> tuple[list[SliceHeader], list[LedgerEntry]]:
     """Keep the slices with the most frequent pixel spacing; entries for the others."""
     spacings = Counter(header.spacing for header in headers)
-    n_like = {one: sum(n for other, n in spacings.items() if same_spacing(one, other)) for one in spacings}
+    n_like = {a: sum(n for b, n in spacings.items() if same_spacing(a, b)) for a in spacings}
     spacing = max(n_like, key=n_like.__getitem__)
     kept, refused = [], []
     for header in headers:
         if same_spacing(header.spacing, spacing):
             kept.append(header)
         else:
-            here, there = (" x ".join(f"{mm:.3f}" for mm in both) for both in (header.spacing, spacing))
-            detail = f"pixels of {here} mm; {n_like[spacing]} slices of the series have {there} mm"
+            size, usual = (" x ".join(f"{mm:.3f}" for mm in both) for both in (header.spacing, spacing))
+            detail = f"pixels of {size} mm; {n_like[spacing]} slices of the series have {usual} mm"
             refused.append(slice_entry(header, Code.OTHER_SHAPE, detail))
     return kept, refused
 

@@ -136,7 +136,7 @@ def _to_centre(header: SliceHeader) -> np.ndarray:
 
 def same_spacing(a: Sequence[float], b: Sequence[float]) -> bool:
     """Whether two pixel spacings (mm) are equal up to rounding."""
-    return all(math.isclose(one, other, rel_tol=SAME_SPACING) for one, other in zip(a, b, strict=True))
+    return all(math.isclose(x, y, rel_tol=SAME_SPACING) for x, y in zip(a, b, strict=True))
 
 
 def centre_moves(headers: Sequence[SliceHeader], positions: Sequence[float]) -> dict[int, float]:
@@ -153,8 +153,8 @@ def centre_moves(headers: Sequence[SliceHeader], positions: Sequence[float]) -> 
     if len(headers) < 3 or any(turned_by(h, first) > SAME_ORIENTATION_DEGREES for h in headers):
         return {}
     plane = np.array([first.orientation[:3], first.orientation[3:]])  # (2, 3)
-    places = [plane @ np.add(header.position, _to_centre(header)) for header in headers]
-    steps = np.diff(places, axis=0)  # (n - 1, 2)
+    centres = [plane @ np.add(header.position, _to_centre(header)) for header in headers]
+    steps = np.diff(centres, axis=0)  # (n - 1, 2)
     rises = np.diff(positions)[:, None]  # (n - 1, 1)
     moves = np.linalg.norm(steps - np.median(steps / rises, axis=0) * rises, axis=1)  # (n - 1,)
     return {int(i): float(moves[i]) for i in np.flatnonzero(moves > CENTRE_MOVES_MM)}
@@ -164,7 +164,7 @@ def by_orientation(headers: Sequence[SliceHeader]) -> list[list[SliceHeader]]:
     """Group slices by orientation."""
     clusters: list[list[SliceHeader]] = []
     for header in headers:
-        same = (one for one in clusters if turned_by(header, one[0]) <= SAME_ORIENTATION_DEGREES)
+        same = (group for group in clusters if turned_by(header, group[0]) <= SAME_ORIENTATION_DEGREES)
         if (cluster := next(same, None)) is None:
             clusters.append(cluster := [])
         cluster.append(header)
@@ -194,7 +194,7 @@ def _is_other_tilt(cluster: Sequence[SliceHeader], slab: Sequence[SliceHeader]) 
         return False
     axis = _unit(normal_of(a) + normal_of(b))
     spans = [
-        (min(heights), max(heights)) for heights in (heights_along(one, axis) for one in (cluster, slab))
+        (min(heights), max(heights)) for heights in (heights_along(group, axis) for group in (cluster, slab))
     ]
     overlap = min(top for _, top in spans) - max(bottom for bottom, _ in spans)
     shorter = min(top - bottom for bottom, top in spans)
@@ -243,14 +243,14 @@ def find_gaps(positions: Sequence[float], thickness: Sequence[float | None]) -> 
     steps = steps_of(positions)
     runs = runs_of(steps)
     gaps: dict[int, float] = {}
-    for place, (_, run) in enumerate(runs):
+    for k, (_, run) in enumerate(runs):
         if len(run) >= SLAB_STEPS:
             continue
-        below, above = runs[:place], runs[place + 1 :]
+        below, above = runs[:k], runs[k + 1 :]
         before = [length for length, slab in below if len(slab) >= SLAB_STEPS][-1:]
         after = [length for length, slab in above if len(slab) >= SLAB_STEPS][:1]
-        inside = [one for one in before if any(alike(one, length) for length, _ in above[:1])]
-        inside += [one for one in after if any(alike(one, length) for length, _ in below[-1:])]
+        inside = [step for step in before if any(alike(step, length) for length, _ in above[:1])]
+        inside += [step for step in after if any(alike(step, length) for length, _ in below[-1:])]
         regular = max(inside or before + after, default=median(steps))
         for i in run:
             mean = _mean_thickness(thickness, i)
@@ -275,5 +275,5 @@ def spaces_between(positions: Sequence[float], thickness: Sequence[float | None]
 
 def _mean_thickness(thickness: Sequence[float | None], i: int) -> float | None:
     """Mean thickness of slices i and i + 1, mm; None if either is unknown."""
-    here, after = thickness[i], thickness[i + 1]
-    return None if here is None or after is None else (here + after) / 2
+    before, after = thickness[i], thickness[i + 1]
+    return None if before is None or after is None else (before + after) / 2

@@ -74,7 +74,7 @@ class Upright:
     def as_stored(self, maps: np.ndarray) -> np.ndarray:
         """Maps (k, H, W) on the stored pixels, from maps (k, h, w) on the turned pictures."""
         shape = self.stored_shape[::-1] if self.transposed else self.stored_shape
-        turned = np.stack([_resampled(one, shape) for one in maps])[:, :: self.down, :: self.across]
+        turned = np.stack([_resampled(picture, shape) for picture in maps])[:, :: self.down, :: self.across]
         return np.ascontiguousarray(turned.transpose(0, 2, 1) if self.transposed else turned)
 
 

@@ -146,7 +146,7 @@ def _is_wrapped(
     """Whether 12-bit unsigned values are HU in two's complement."""
     if signed or bits_stored != 12 or slope != 1 or intercept <= INTERCEPT_OF_HU:
         return False
-    high = pixels.places_of(WRAP_FROM, WRAP_BY - 1)
+    high = pixels.range_of(WRAP_FROM, WRAP_BY - 1)
     return pixels.count(high.start, high.stop) >= WRAPPED_FRACTION * pixels.stored.size
 
 

@@ -38,7 +38,7 @@ def outside_values(
     notes: list[tuple[Code, str]] = []
     ranges = _padding_ranges(pixels.stored, padding, bits_stored=bits_stored, signed=signed)
     for first, last, source in ranges:
-        inside = pixels.places_of(first, last)
+        inside = pixels.range_of(first, last)
         # Padding stored as air needs no repair; in the range of tissue it looks like tissue.
         in_range = (hu[inside] >= AIR) & (hu[inside] <= BACKGROUND_MAX)
         if outside[inside].any() or in_range.any():
@@ -59,16 +59,16 @@ def _padding_ranges(
     corners: reconstruction fills a circle, so the outside reaches every corner. A corner value that is a
     negative number without sign extension is left to the rule on unused bits.
     """
-    found: list[tuple[int, int, str]] = []
+    ranges: list[tuple[int, int, str]] = []
     if padding is not None:
         source = "PixelPaddingValue" + (" and its RangeLimit" if padding[0] != padding[1] else "")
-        found.append((*padding, source))
-    found.append((PADDING_WITHOUT_SIGN, PADDING_WITHOUT_SIGN, "padding -2000 without its sign"))
-    found.append((PADDING_UNSIGNED, PADDING_UNSIGNED, "padding -2000 read as unsigned"))
+        ranges.append((*padding, source))
+    ranges.append((PADDING_WITHOUT_SIGN, PADDING_WITHOUT_SIGN, "padding -2000 without its sign"))
+    ranges.append((PADDING_UNSIGNED, PADDING_UNSIGNED, "padding -2000 read as unsigned"))
     corner = _corner(stored)
     if corner is not None and not (signed and 1 << (bits_stored - 1) <= corner < 1 << bits_stored):
-        found.append((corner, corner, "all four corners"))
-    return found
+        ranges.append((corner, corner, "all four corners"))
+    return ranges
 
 
 def _corner(stored: np.ndarray) -> int | None:
@@ -93,8 +93,8 @@ def declared_rim(
     corner = _corner(pixels.stored)
     if padding is None or corner is None or not padding[0] <= corner <= padding[1]:
         return None
-    place = corner - int(pixels.values[0])
-    if hu[place] <= LIKE_AIR or known[place]:
+    index = corner - int(pixels.values[0])
+    if hu[index] <= LIKE_AIR or known[index]:
         return None
     areas, _ = label(pixels.stored == corner)
     return np.isin(areas, areas[[0, 0, -1, -1], [0, -1, 0, -1]])

@@ -33,7 +33,7 @@ class StoredValues:
         """Subtract n pixels of `value` from later counts; for one value only."""
         self._left_out = (value - int(self.values[0]), n)
 
-    def places_of(self, first: int, last: int) -> slice:
+    def range_of(self, first: int, last: int) -> slice:
         """Slice of `values` from `first` to `last`, both included; empty outside the range."""
         lowest = int(self.values[0])
         return slice(max(first - lowest, 0), min(max(last + 1 - lowest, 0), self.values.size))
@@ -42,11 +42,11 @@ class StoredValues:
         """Number of pixels with a value in values[start:stop]."""
         if start >= stop:
             return 0
-        for place in {start, stop} - self._n_below.keys():
-            below = self.stored < self.stored.dtype.type(self.values[place])
-            self._n_below[place] = int(np.count_nonzero(below))
-        place, n = self._left_out
-        return self._n_below[stop] - self._n_below[start] - (n if start <= place < stop else 0)
+        for index in {start, stop} - self._n_below.keys():
+            below = self.stored < self.stored.dtype.type(self.values[index])
+            self._n_below[index] = int(np.count_nonzero(below))
+        index, n = self._left_out
+        return self._n_below[stop] - self._n_below[start] - (n if start <= index < stop else 0)
 
     def count_where(self, chosen: np.ndarray) -> int:
         """Number of pixels with a value selected by `chosen`, (V,) bool."""
@@ -56,8 +56,8 @@ class StoredValues:
         start, stop = int(at[0]), int(at[-1]) + 1
         if at.size == stop - start:  # one run, the usual case: comparing is ten times faster
             return self.count(start, stop)
-        place, n = self._left_out
-        return int(np.count_nonzero(self._take(chosen))) - (n if chosen[place] else 0)
+        index, n = self._left_out
+        return int(np.count_nonzero(self._take(chosen))) - (n if chosen[index] else 0)
 
     def look_up(self, table: np.ndarray) -> np.ndarray:
         """Map each pixel through `table`, (V,) int16, to int16 (H, W).
@@ -81,7 +81,7 @@ class StoredValues:
         taken = np.empty(self.stored.shape, dtype=table.dtype)
         rows = max(1, PIXELS_AT_ONCE // self.stored.shape[1])
         for first in range(0, len(taken), rows):
-            places = self.stored[first : first + rows].astype(np.intp)
-            places -= int(self.values[0])
-            np.take(table, places, out=taken[first : first + rows], mode="clip")  # `clip` skips bounds checks
+            index = self.stored[first : first + rows].astype(np.intp)
+            index -= int(self.values[0])
+            np.take(table, index, out=taken[first : first + rows], mode="clip")  # `clip` skips bounds checks
         return taken

@@ -119,7 +119,7 @@ def _why_no_interval(metric: str, interval: Interval, usable: int, few: bool) ->
 
 
 def _rests_on_one_patient(metric: Metric, labels: np.ndarray, owner: np.ndarray) -> bool:
-    parts = [one for one in METRICS if one.level == SCAN and one.name in (metric.name, *metric.parts)]
+    parts = [one for one in METRICS if one.level == SCAN and one.name in (metric.name, *metric.mean_of)]
     none = np.zeros(len(labels), dtype=bool)
     return any(one.patients is not None and one.patients(labels, owner, none) == 1 for one in parts)
 
