@@ -159,7 +159,9 @@ def _decide(statements: Sequence[Statement]) -> tuple[Outcome, str, tuple[str, .
     words = [word for statement in statements for word in split_words(statement.text)]
     if not is_english(words, default_rules().words):
         return "uncertain", "language", kinds
-    if _OTHER_EXAMINATION.match(statements[0].text):
+    titles = [row.section for row in statements if not _OTHER_EXAMINATION.match(row.section)]
+    head = any({"head", "brain"} & {*split_words(title)} for title in titles)
+    if _OTHER_EXAMINATION.match(statements[0].text) and not head:
         return "uncertain", "examination", kinds
     first = next((i for i, row in enumerate(statements) if row.verdict.label in ("present", "absent")), 0)
     if any(row.verdict.label == "none" and _REFERS.match(row.text) for row in statements[first + 1 :]):

@@ -1,6 +1,6 @@
 """Reader of radiology reports from a table, a folder of texts, or DICOM objects.
 
-In: a CSV or Excel table with a text column; a folder of text files and DICOM objects; or a single such file.
+In: a table (CSV, TSV, Excel) with a text column; a folder of text files and DICOM objects; or one such file.
 Out: `Report`s with their scan ids. Supported DICOM objects are structured reports (PS3.3 A.35) and
 encapsulated CDA documents (PS3.3 A.45.2); their scan id is the StudyInstanceUID. Other DICOM objects are
 counted.
@@ -8,19 +8,17 @@ counted.
 Error messages never quote a report, since its text may name the patient.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
 
-import pandas as pd
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.errors import InvalidDicomError
 
 from ich_mil.errors import DataError
-from ich_mil.sets.labels import EXCEL, name_some, read_excel
+from ich_mil.sets.labels import EXCEL, name_some, read_table
 
 MOST_CHARACTERS = 1_000_000
 """Maximum length of a report; a long report has about 10,000 characters."""
@@ -74,7 +72,7 @@ def read_reports(source: Path, columns: Columns | None = None) -> tuple[list[Rep
         read = [_read_file(path, source) for path in _files(source)]
         others = read.count(None)
         reports = [report for report in read if report is not None]
-    elif source.suffix.lower() in (".csv", *EXCEL):
+    elif source.suffix.lower() in (".csv", ".tsv", *EXCEL):
         reports = _read_table(source, columns)
     elif source.is_file():
         report = _read_file(source, source.parent)
@@ -95,52 +93,38 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _read_table(path: Path, columns: Columns) -> list[Report]:
-    table = _headed(read_excel(path)) if path.suffix.lower() in EXCEL else _csv(path)
-    for wanted, option in ((columns.report, "report"), (columns.text, "text")):
-        if (count := list(table.columns).count(wanted)) != 1:
+    named = {
+        columns.report.casefold(): "report",
+        columns.text.casefold(): "text",
+        columns.scan.casefold(): "scan",
+    }
+
+    def standard(row: Iterable[str]) -> list[str]:
+        return [named.get(cell.casefold(), "") for cell in row]
+
+    table = read_table(path, lambda row: {"report", "text"} <= {*standard(row)})
+    names = standard(table.columns)
+    for name, wanted in (("report", columns.report), ("text", columns.text)):
+        if (count := names.count(name)) != 1:
             # the message omits the column names: without a header, the first line is a report
             raise DataError(
                 f"{path}: has {'several columns' if count else 'no column'} {wanted!r}; name the right one "
-                f"with --{option}-column"
+                f"with --{name}-column"
             )
-    given = table[columns.scan] if columns.scan in table else table[columns.report]
-    reports = []
-    rows = zip(table.index, table[columns.report], given, table[columns.text], strict=True)
-    for line, name, scan, text in rows:
-        where = f"{path}: line {line}"
-        name, scan = name.strip(), scan.strip()
-        if not name or not scan:
-            raise DataError(f"{where}: has no {'report' if not name else 'scan'}; give every row an id")
-        reports.append(Report(name, scan, _checked(text, where)))
-    if columns.scan in table and len(twice := table[columns.report][table[columns.report].duplicated()]):
+    rows = table.set_axis(names, axis=1).set_axis(table.index + 2)
+    rows = rows[[name for name in ("report", "text", "scan") if name in names]]
+    for name in [*rows.columns]:
+        if empty := [str(line) for line in rows.index[rows[name] == ""]]:
+            raise DataError(
+                f"{path}: {name} is empty in line {name_some(empty, 10)}; fill it in, or remove the row"
+            )
+    scans = rows.scan if "scan" in rows else rows.report
+    if "scan" in rows and len(twice := rows.report[rows.report.duplicated()]):
         raise DataError(f"{path}: reports listed twice: {name_some(list(twice))}; leave one row for each")
-    return reports
-
-
-def _csv(path: Path) -> pd.DataFrame:
-    """Read a CSV table as text; its index is the row number, with the header in row 1."""
-    text = _decoded(_bytes(path), path)
-    first = text.split("\n", 1)[0]
-    mark = next((mark for mark in (",", ";", "\t") if mark in first), ",")
-    try:
-        table = pd.read_csv(
-            StringIO(text), sep=mark, dtype=str, keep_default_na=False, header=None, index_col=False
-        )
-    except ValueError as error:
-        raise DataError(
-            f"{path}: cannot be read as a CSV table; put texts into double quotes and save it again"
-        ) from error
-    return _headed(table)
-
-
-def _headed(table: pd.DataFrame) -> pd.DataFrame:
-    table = table.fillna("").astype(str)
-    if table.empty:
-        return table
-    table.columns = pd.Index(table.iloc[0].str.strip())
-    table = table.iloc[1:]
-    table.index = pd.RangeIndex(2, len(table) + 2)
-    return table[(table != "").any(axis=1)]
+    return [
+        Report(name, scan, _checked(text, f"{path}: line {line}"))
+        for line, name, scan, text in zip(rows.index, rows.report, scans, rows.text, strict=True)
+    ]
 
 
 def _read_file(path: Path, root: Path) -> Report | None:

@@ -47,10 +47,16 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
     return table
 
 
+def encoding_of(path: Path) -> str:
+    """UTF-16 for a text file with its byte order mark ("Unicode text" of Excel), else UTF-8."""
+    with path.open("rb") as file:
+        return "utf-16" if file.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+
+
 def first_rows(path: Path) -> Iterator[list[list[str]]]:
     """The first `MOST_TITLES` rows of a table as stripped text; of a text file by each separator in turn.
 
-    `DataError`: the file is neither a table in UTF-8 nor an Excel file.
+    `DataError`: the file is neither a table in UTF-8 or UTF-16 nor an Excel file.
     """
     if path.suffix.lower() in EXCEL:
         top = read_excel(path).head(MOST_TITLES).to_numpy().tolist()
@@ -58,10 +64,10 @@ def first_rows(path: Path) -> Iterator[list[list[str]]]:
         return
     for separator in _SEPARATORS:
         try:
-            with path.open(encoding="utf-8-sig", newline="") as file:
+            with path.open(encoding=encoding_of(path), newline="") as file:
                 rows = islice(csv.reader(file, delimiter=separator), MOST_TITLES)
                 yield [[cell.strip() for cell in row] for row in rows]
-        except (csv.Error, OSError, UnicodeDecodeError):
+        except (csv.Error, OSError, UnicodeError):
             return  # reported by `read_table`
 
 
@@ -72,7 +78,7 @@ def table_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[s
     table or column, or a row of another length.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with path.open(encoding=encoding_of(path), newline="") as file:
             first = file.readline()
             separator = next((mark for mark in _SEPARATORS if mark in first), ",")
             header = [name.strip() for name in next(csv.reader([first], delimiter=separator), [])]
@@ -90,7 +96,7 @@ def table_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[s
                     raise DataError(f"{path}: line {rows.line_num + 1}: {what}; correct the row")
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such table; put it there, or correct path or layout") from error
-    except UnicodeDecodeError as error:
+    except UnicodeError as error:
         raise DataError(f"{path}: is not UTF-8 text; save it as CSV in UTF-8") from error
     except (OSError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as CSV ({error}); save it as CSV again") from error
@@ -109,7 +115,7 @@ def read_table(path: Path, is_header: IsHeader | None = None) -> pd.DataFrame:
 
     Raises:
         DataError: a row has more fields than the header, a column occurs twice, or the file is neither a
-            table in UTF-8 nor an Excel file.
+            table in UTF-8 or UTF-16 nor an Excel file.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such table; put it there, or correct path or layout")
@@ -136,12 +142,19 @@ def check_columns(table: pd.DataFrame, path: Path) -> None:
 
 
 def read_excel(path: Path) -> pd.DataFrame:
-    """Read the first sheet of an Excel file as text, its header as a row. `DataError`: it cannot be read."""
+    """Read the only filled sheet of an Excel file as text, its header as a row; error cells are '#N/A'.
+
+    `DataError`: it cannot be read, or has several filled sheets.
+    """
     check_installed("openpyxl", "formats", str(path))
     try:
-        return pd.read_excel(path, dtype=str, keep_default_na=False, header=None).fillna("").astype(str)
+        every = pd.read_excel(path, sheet_name=None, dtype=str, keep_default_na=False, header=None)
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: is no Excel table; save it as .xlsx again, or as CSV") from error
+    filled = {name: sheet for name, sheet in every.items() if not sheet.empty}
+    if len(filled) > 1:
+        raise DataError(f"{path}: has {len(filled)} filled sheets: {name_some([*filled])}; keep one")
+    return next(iter(filled.values()), pd.DataFrame()).fillna("#N/A").astype(str)
 
 
 def _header(path: Path, is_header: IsHeader | None) -> tuple[int, str]:
@@ -156,7 +169,7 @@ def _header(path: Path, is_header: IsHeader | None) -> tuple[int, str]:
 def _read_csv(path: Path, titles: int, separator: str) -> pd.DataFrame:
     """Table of a text file, its header as a row, so that pandas refuses longer rows."""
     try:
-        with path.open(encoding="utf-8-sig") as file:
+        with path.open(encoding=encoding_of(path)) as file:
             header = file.readline()
         # Excel writes ; in some locales
         separator = separator or next((mark for mark in _SEPARATORS if mark in header), ",")
@@ -167,8 +180,8 @@ def _read_csv(path: Path, titles: int, separator: str) -> pd.DataFrame:
             "skip_blank_lines": False,
             "skiprows": titles,
         }
-        return pd.read_csv(path, sep=separator, dtype=str, encoding="utf-8-sig", **how)
-    except UnicodeDecodeError as error:
+        return pd.read_csv(path, sep=separator, dtype=str, encoding=encoding_of(path), **how)
+    except UnicodeError as error:
         raise DataError(f"{path}: is not UTF-8 text; save it as CSV in UTF-8") from error
     except (OSError, ValueError) as error:
         if fault := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error)):

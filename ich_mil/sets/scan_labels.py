@@ -16,7 +16,7 @@ import pandas as pd
 from ich_mil.errors import DataError
 from ich_mil.ledger import LedgerEntry
 from ich_mil.sets.labels import UNKNOWN, first_rows, name_some, read_table
-from ich_mil.sets.scan_names import ScanNames
+from ich_mil.sets.scan_names import Name, ScanNames
 from ich_mil.settings import did_you_mean
 
 ID_COLUMNS = {
@@ -36,12 +36,14 @@ ID_COLUMNS = {
 LABELS = re.compile(r"labels\.(csv|tsv|xlsx|xlsm)", re.IGNORECASE)
 """File name of a table of labels in the root of a data set."""
 _VALUES = {
-    1: re.compile(r"1([.,]0*)?|yes|y|ja|j|true|wahr|positive?|pos|\+", re.IGNORECASE),
-    0: re.compile(r"0([.,]0*)?|no|n|nein|false|falsch|negative?|neg|[-\u2212\u2013]", re.IGNORECASE),
+    1: re.compile(r"1([.,]0*)?|yes|y|ja|j|true|wahr|positive?|pos\.?|\+", re.IGNORECASE),
+    0: re.compile(r"0([.,]0*)?|no|n|nein|false|falsch|negative?|neg\.?|[-\u2212\u2013]", re.IGNORECASE),
     UNKNOWN: re.compile(""),
 }
 _SIGN = re.compile(r"[-+\u2212\u2013]?")
 """Labels of a column of signs. Beside words a minus may stand for no label, and is refused."""
+_SHORTENED = re.compile(r"\d([.,]\d*)?E[+-]?\d+", re.IGNORECASE)
+"""A long number as spreadsheets write it."""
 _WRONG = -2
 _MOST = 10
 """Number of rows or values named for each fault."""
@@ -91,14 +93,14 @@ class ScanLabels:
     def match(
         self,
         names: ScanNames,
-        more: Callable[[], Iterable[tuple[str, str]]] = tuple,
+        more: Callable[[], Iterable[Name]] = tuple,
         refused: Iterable[LedgerEntry] = (),
     ) -> tuple[pd.DataFrame, str]:
         """Find the scan of each labelled row.
 
         Args:
             names: names of the scans.
-            more: further names, collected only if some rows fit no scan without them.
+            more: further names, collected unless all rows name scan ids.
             refused: ledger lines of unusable files, for the reason why a row fits no scan.
 
         Returns:
@@ -109,32 +111,50 @@ class ScanLabels:
                 no label at all.
         """
         rows = self.rows[self.rows.label != UNKNOWN]
-        scans = self._scans(rows, names)
-        if any(len(fits) != 1 for fits in scans.values()):
+        ids = [name for row in rows[self.ids].to_numpy().tolist() for name in row if name]
+        if any(names.find(name) != {name} for name in ids):
             names.add(more())
-            scans = self._scans(rows, names)
-        faults = [*self.faults, *self._faults(rows, scans, refused)]
-        matched = sum(len(fits) == 1 for fits in scans.values())
+        fits = self._fits(rows, names)
+        scans = {line: set.intersection(*sets) if sets else set() for line, sets in fits.items()}
+        faults = [*self.faults, *self._faults(rows, fits, scans, refused)]
+        matched = sum(len(scan) == 1 for scan in scans.values())
         reading = f"{self.reading}; {matched} of {len(rows)} rows with a label matched"
+        if part := next((name for name in ids if names.path_of(name)), ""):
+            reading += f" ({part} is folder {names.path_of(part)})"
         self._raise(faults, reading)
         index = pd.Index([scan for (scan,) in scans.values()], name="scan")
         return rows.set_axis(index), f"{self.path}: {reading}"
 
-    def _scans(self, rows: pd.DataFrame, names: ScanNames) -> dict[int, set[str]]:
-        """Scans that fit all ids of a row, by line."""
-        scans = {}
-        for line, row in zip(rows.index, rows[self.ids].to_dict("records"), strict=True):
-            fits = {column: names.find(name) for column, name in row.items() if name}
-            if not fits.get("accession"):  # shortened by a spreadsheet, or the DICOM files are gone
-                fits.pop("accession", None)
-            scans[line] = set.intersection(*fits.values()) if fits else set()
-        return scans
+    def _fits(self, rows: pd.DataFrame, names: ScanNames) -> dict[int, list[set[str]]]:
+        """Scans that fit each id of a row, by line.
+
+        Accession numbers that a spreadsheet has shortened do not count, nor does a column of them that fits
+        no scan at all, as where the DICOM files have other numbers or are gone.
+        """
+        fits = {
+            line: {str(column): names.find(name, str(column)) for column, name in row.items() if name}
+            for line, row in zip(rows.index, rows[self.ids].to_dict("records"), strict=True)
+        }
+        known = any(of_row.get("accession") for of_row in fits.values())
+        for line, of_row in fits.items():
+            lost = len(of_row) > 1 and not of_row.get("accession", {""})
+            if lost and (not known or _SHORTENED.fullmatch(rows.accession[line])):
+                del of_row["accession"]
+        return {line: [*of_row.values()] for line, of_row in fits.items()}
 
     def _faults(
-        self, rows: pd.DataFrame, scans: Mapping[int, set[str]], refused: Iterable[LedgerEntry]
+        self,
+        rows: pd.DataFrame,
+        fits: Mapping[int, list[set[str]]],
+        scans: Mapping[int, set[str]],
+        refused: Iterable[LedgerEntry],
     ) -> Iterable[str]:
         ids = {line: [name for name in row if name] for line, *row in rows[self.ids].itertuples()}
-        if lost := [line for line in rows.index if ids[line] and not scans[line]]:
+        apart = [line for line in rows.index if fits[line] and all(fits[line]) and not scans[line]]
+        if apart:
+            shown = [f"{', '.join(ids[line])} (line {line})" for line in apart]
+            yield f"rows whose ids are of different scans: {name_some(shown, _MOST)}"
+        if lost := [line for line in rows.index if ids[line] and not scans[line] and line not in apart]:
             named = {name for line in lost for name in ids[line]}
             reasons = (r.detail for r in refused if named & {r.scan, *PurePath(r.file).parts[:-1]})
             why = f" ({reason})" if (reason := next(reasons, "")) else ""
@@ -145,9 +165,9 @@ class ScanLabels:
             fault = "ids that fit several scans, name these by StudyInstanceUID or path"
             yield f"{fault}: {name_some(shown, _MOST)}"
         lines: dict[str, list[str]] = defaultdict(list)
-        for line, fits in scans.items():
-            if len(fits) == 1:
-                lines[min(fits)].append(str(line))
+        for line, scan in scans.items():
+            if len(scan) == 1:
+                lines[min(scan)].append(str(line))
         if twice := [" and ".join(of) for of in lines.values() if len(of) > 1]:
             yield f"lines that name one scan: {name_some(twice, _MOST)}"
 

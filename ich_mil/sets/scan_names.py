@@ -7,6 +7,7 @@ tables, and `ScanNames`, which finds the scan that a name means.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple
 from unicodedata import normalize
 
 _NUMBER = re.compile(r"0*(\d+)(?:\.0)?")
@@ -53,37 +54,72 @@ def own_folders(folders: Iterable[tuple[str, str]]) -> dict[str, str]:
     return names
 
 
-def folder_names(folders: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+Kind = Literal["path", "part", "accession", "series"]
+"""Kinds of names: scan id or whole path of a folder, last part of a path, AccessionNumber, series UID."""
+_COLUMNS: dict[str, tuple[Kind, ...]] = {
+    "folder": ("path", "part"),
+    "accession": ("accession",),
+    "series": ("series",),
+}
+"""Kinds of names that a column of a table holds first of all."""
+
+
+class Name(NamedTuple):
+    """A name of a scan, with its kind."""
+
+    scan: str
+    name: str
+    kind: Kind = "path"
+
+
+def folder_names(folders: Iterable[tuple[str, str]]) -> Iterator[Name]:
     """Names of scans: their ids, and all folders above their files, as a path and as its last part.
 
     `folders` are pairs of a scan id and a folder of its files.
     """
     for scan, folder in folders:
-        yield scan, scan
+        yield Name(scan, scan)
         for parent in _upwards(folder):
-            yield scan, parent
-            yield scan, parent.rpartition("/")[2]
+            yield Name(scan, parent)
+            yield Name(scan, parent.rpartition("/")[2], "part")
 
 
 class ScanNames:
     """Scans by their names. Unicode form and a closing slash of a name do not matter."""
 
-    def __init__(self, names: Iterable[tuple[str, str]] = ()) -> None:
-        self._exact: dict[str, set[str]] = defaultdict(set)
-        self._numbers: dict[str, set[str]] = defaultdict(set)
+    def __init__(self, names: Iterable[Name] = ()) -> None:
+        self._exact: dict[Kind, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+        self._numbers: dict[Kind, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
         self.add(names)
 
-    def add(self, names: Iterable[tuple[str, str]]) -> None:
-        """Add pairs of a scan id and a name of the scan."""
-        for scan, name in names:
-            self._exact[_composed(name)].add(scan)
+    def add(self, names: Iterable[Name]) -> None:
+        """Add names of scans."""
+        for scan, name, kind in names:
+            self._exact[kind][_composed(name)].add(scan)
             if number := _NUMBER.fullmatch(name):
-                self._numbers[number[1]].add(scan)
+                self._numbers[kind][number[1]].add(scan)
 
-    def find(self, name: str) -> set[str]:
-        """Scans of this name; of none, scans whose name is the same number with other leading zeros."""
+    def find(self, name: str, column: str = "") -> set[str]:
+        """Scans of this name; of none, scans whose name is the same number with other leading zeros.
+
+        Names of the kind of the column come first, then names of any kind; a whole path comes before the
+        last part of one.
+        """
         number = _NUMBER.fullmatch(name)
-        return self._exact.get(_composed(name)) or self._numbers.get(number[1] if number else "", set())
+        keys = ((self._exact, _composed(name)), (self._numbers, number[1] if number else ""))
+        for kinds in (_COLUMNS.get(column, ()), ("path", "part", "accession", "series")):
+            for names, key in keys:
+                scans = {kind: names[kind].get(key, set()) for kind in kinds}
+                if scans.get("path"):
+                    scans.pop("part", None)
+                if fits := set().union(*scans.values()):
+                    return fits
+        return set()
+
+    def path_of(self, name: str) -> str:
+        """A path below the root whose last part is `name`; '' if `name` itself is a path, or of no folder."""
+        end, paths = f"/{_composed(name)}", self._exact["path"]
+        return "" if end[1:] in paths else next((path for path in paths if path.endswith(end)), "")
 
 
 def _upwards(folder: str) -> list[str]:

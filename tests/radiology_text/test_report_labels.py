@@ -49,6 +49,7 @@ def labelled(*reports):
         ("Keine ICH. Kein Infarkt.", "uncertain", "language"),
         ("MRI lumbar spine: epidural hematoma.", "uncertain", "examination"),
         ("EXAM: CT of the sinuses\nBlood in the maxillary sinus.", "uncertain", "examination"),
+        ("CT CERVICAL SPINE: No fracture. CT HEAD: Left SDH, 6 mm.", "positive", "stated"),
         ("CT head and cervical spine. Small SDH.", "positive", "stated"),
         ("MRI is advised after this CT. Small SDH.", "positive", "stated"),
         ("FINDINGS:", "uncertain", "silent"),

@@ -59,6 +59,20 @@ def test_a_table(tmp_path):
     assert read_reports(path) == ([Report("A", "A", "No bleed,\nnone."), Report("B", "B", "Bleed")], 0)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "encoding"),
+    [
+        ("r.tsv", "report\ttext\nA\tNo bleed\n", "utf-8"),
+        ("r.csv", "Report;TEXT\nA;No bleed\n", "utf-8-sig"),
+        ("r.csv", "Export of 1.3.\n\nreport,text\nA,No bleed\n", "utf-8"),
+        ("r.csv", "report\ttext\nA\tNo bleed\n", "utf-16"),
+    ],
+)
+def test_tables_as_hospitals_export_them(tmp_path, name, text, encoding):
+    (tmp_path / name).write_text(text, encoding=encoding)
+    assert read_reports(tmp_path / name) == ([Report("A", "A", "No bleed")], 0)
+
+
 def test_other_separators_names_of_columns_and_scans(tmp_path):
     path = tmp_path / "r.csv"
     path.write_text("study;Befund;nr\nS;Bleed;1")
@@ -111,15 +125,15 @@ def test_encapsulated_documents(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"report,text\nA,No bleed\nB, \n", ["line 3", "empty"]),
+        (b"report,text\nA,No bleed\nB, \nC,\n", ["line 3, 4", "empty"]),
         (f"id,{SECRET}\nA,{SECRET}\n".encode(), ["'report'", "--report-column"]),
         (f"report,note\nA,{SECRET}\n".encode(), ["'text'", "--text-column"]),
-        (f"report,text\nA,{SECRET},x,y\nB,{SECRET},\n".encode(), ["CSV"]),
-        (b"report,text\nA,\xff\xff\n", ["UTF-8", "byte 14"]),
+        (f"report,text\nA,{SECRET},x,y\nB,{SECRET},\n".encode(), ["line 2: 4 fields"]),
+        (b"report,text\nA,\xff\xff\n", ["UTF-8"]),
         (b"report,text\n", ["no report"]),
-        (b"report,text\nA," + b"x " * (5 << 20), ["line 2", "10,485,760 characters"]),
+        (b"report,text\nA," + b"x " * (5 << 20), ["line 2", "10,485,759 characters"]),
         (f"report,text,scan\nA,{SECRET},1\nA,{SECRET},2\n".encode(), ["twice", "A"]),
-        (f"report,text,scan\nA,{SECRET},\n".encode(), ["line 2", "no scan"]),
+        (f"report,text,scan\nA,{SECRET},\n".encode(), ["line 2", "scan is empty"]),
     ],
 )
 def test_a_table_that_cannot_be_used(tmp_path, content, words):
@@ -129,7 +143,7 @@ def test_a_table_that_cannot_be_used(tmp_path, content, words):
 
 
 def test_other_sources_that_cannot_be_used(tmp_path):
-    refused(tmp_path / "none.csv", "cannot be read")
+    refused(tmp_path / "none.csv", "no such table")
     refused(tmp_path / "none", "no such file")
     refused(tmp_path, "no report")
     (tmp_path / "r.xlsx").write_bytes(b"report,text")

@@ -2,16 +2,17 @@
 
 from dataclasses import replace
 
+import openpyxl
 import pandas as pd
 import pytest
 
 from ich_mil.errors import DataError
 from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.sets.scan_labels import LabelColumns, find_labels, read_scan_labels
-from ich_mil.sets.scan_names import ScanNames
+from ich_mil.sets.scan_names import Name, ScanNames, folder_names
 
-UIDS = [("1.2.3", "1.2.3"), ("1.2.4", "1.2.4"), ("1.2.5", "1.2.5")]
-NAMES = [*UIDS, ("1.2.3", "001"), ("1.2.4", "002"), ("1.2.5", "003")]
+SCANS = ("1.2.3", "1.2.4", "1.2.5")
+NAMES = [*folder_names(zip(SCANS, ("001", "002", "003"), strict=True))]
 WANTED = {"1.2.3": 1, "1.2.4": 0}
 
 
@@ -91,10 +92,28 @@ def test_faults_of_named_columns_are_found_without_scans(tmp_path):
         read_scan_labels(path, replace(columns, label_column="i c h"))
 
 
+def test_unicode_text_of_excel(tmp_path):
+    (tmp_path / "labels.csv").write_text("scan\tlabel\n001\tpos.\n002\tneg.\n", encoding="utf-16")
+    assert labels_of(tmp_path / "labels.csv") == WANTED
+
+
 def test_an_excel_file_with_numbers_and_booleans(tmp_path):
     table = pd.DataFrame({"Folder": [1, 2, 3], "Label": [True, False, None]})
     table.to_excel(tmp_path / "labels.xlsx", index=False)
     assert labels_of(tmp_path / "labels.xlsx") == WANTED
+    with pd.ExcelWriter(tmp_path / "labels.xlsx") as book:
+        for name in ("Januar", "Februar"):
+            table.to_excel(book, sheet_name=name, index=False)
+        pd.DataFrame().to_excel(book, sheet_name="empty")
+    with pytest.raises(DataError, match=r"labels\.xlsx: has 2 filled sheets: Januar, Februar"):
+        read_scan_labels(tmp_path / "labels.xlsx")
+    book = openpyxl.Workbook()
+    for row in (("folder", "label"), ("001", "#N/A"), ("002", 0)):
+        book.active.append(row)
+    book.active["B2"].data_type = "e"
+    book.save(tmp_path / "labels.xlsx")
+    with pytest.raises(DataError, match=r"'#N/A' \(line 2\)"):
+        read_scan_labels(tmp_path / "labels.xlsx").check()
     (tmp_path / "labels.xlsx").write_bytes(b"scan,label")
     with pytest.raises(DataError, match=r"labels\.xlsx: is no Excel table"):
         read_scan_labels(tmp_path / "labels.xlsx")
@@ -103,25 +122,60 @@ def test_an_excel_file_with_numbers_and_booleans(tmp_path):
 def test_further_names(tmp_path):
     path = tmp_path / "labels.csv"
     path.write_text("scan,label\n001,1\n")
-    assert labels_of(path, more=None) == {"1.2.3": 1}  # not called
-    path.write_text("Accession Number,label\n4711,1\n00004712,0\n")
-    assert labels_of(path, more=lambda: [("1.2.3", "00004711"), ("1.2.4", "00004712")]) == WANTED
+    others = [Name("1.2.3", "002", "accession"), Name("1.2.4", "003", "accession")]
+    assert labels_of(path, more=lambda: others) == {"1.2.3": 1}
+    path.write_text("scan,label\n1.2.3,1\n")
+    assert labels_of(path, more=None) == {"1.2.3": 1}  # not called for ids of scans
+    path.write_text("Accession Number,label\n2,1\n003,0\n")
+    assert labels_of(path, more=lambda: others) == WANTED  # and not folders 002 and 003
+    path.write_text("scan,label\n002,1\n")
+    with pytest.raises(DataError, match=r"fit several scans.*002 \(line 2: 2\)"):
+        labels_of(path, more=lambda: others)
 
 
 def test_several_ids_of_a_row(tmp_path):
     path = tmp_path / "labels.csv"
     path.write_text("folder,accession,study,label\n001,4.7E+14,1.2.3,1\n002,,1.2.4,0\n")
     assert labels_of(path) == WANTED
-    for study in ("1.2.4", "9.9"):
+    for study, fault in (("1.2.4", "are of different scans"), ("9.9", "fit no scan")):
         path.write_text(f"folder,accession,study,label\n001,,{study},1\n")
-        with pytest.raises(DataError, match=rf"001, {study} \(line 2\)"):
+        with pytest.raises(DataError, match=rf"{fault}.*: 001, {study} \(line 2\)"):
             labels_of(path)
+
+
+def test_accession_numbers_beside_folders(tmp_path):
+    path = tmp_path / "labels.csv"
+    own = [Name("1.2.3", "500", "accession"), Name("1.2.4", "600", "accession")]
+    for first, second, fault in (
+        ("500", "600", ""),
+        ("600", "500", "different scans: 001, 600"),
+        ("500", "999", "002, 999"),
+    ):
+        path.write_text(f"folder,accession,label\n001,{first},1\n002,{second},0\n")
+        if fault:
+            with pytest.raises(DataError, match=fault):
+                labels_of(path, more=lambda: own)
+        else:
+            assert labels_of(path, more=lambda: own) == WANTED
+    path.write_text("folder,accession,label\n001,X1,1\n002,X2,0\n")
+    assert labels_of(path, more=lambda: own) == WANTED  # numbers of another system
+
+
+def test_a_part_of_a_path_is_told_and_comes_after_paths(tmp_path):
+    path = tmp_path / "labels.csv"
+    path.write_text("folder,label\n3,1\n4,0\n")
+    names = ScanNames(folder_names([("A", "10/3"), ("B", "20/4")]))
+    assert (
+        read_scan_labels(path).match(names)[1].endswith("2 of 2 rows with a label matched (3 is folder 10/3)")
+    )
+    path.write_text("folder,label\n1,0\n2,1\n")
+    assert labels_of(path, folder_names([("A", "1/2"), ("B", "2/1")])) == {"A": 0, "B": 1}
 
 
 def test_all_faults_in_one_message(tmp_path):
     rows = ["001,yes", "002,maybe", ",no", "1,no", "9,no", "s1,yes", "10,"]
     (tmp_path / "labels.csv").write_text("Folder,Label\n" + "\n".join(rows))
-    names = [*NAMES, ("1.2.3", "s1"), ("1.2.4", "s1")]
+    names = [*NAMES, Name("1.2.3", "s1"), Name("1.2.4", "s1")]
     refused = [LedgerEntry("", "9/x.txt", Code.NOT_DICOM, "x.txt is text")]
     with pytest.raises(DataError) as caught:
         read_scan_labels(tmp_path / "labels.csv").match(ScanNames(names), refused=refused)

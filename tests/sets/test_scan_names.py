@@ -1,6 +1,6 @@
 """The folder that stands for a scan, and the scan that a name means."""
 
-from ich_mil.sets.scan_names import ScanNames, folder_names, own_folders, short_name
+from ich_mil.sets.scan_names import Name, ScanNames, folder_names, own_folders, short_name
 
 FOLDERS = [
     ("A", "site/001/s1"),
@@ -43,7 +43,8 @@ def test_scans_by_id_and_by_folders_above():
 
 
 def test_leading_zeros_of_names():
-    names = ScanNames([("A", "001"), ("B", "01"), ("C", "002"), ("D", "7"), ("E", "007"), ("F", "0")])
+    numbers = {"A": "001", "B": "01", "C": "002", "D": "7", "E": "007", "F": "0"}
+    names = ScanNames(Name(*item) for item in numbers.items())
     found = {name: names.find(name) for name in ("1", "2", "2.0", "01", "7", "07", "0", "00", "0x1")}
     assert found["1"] == {"A", "B"}
     assert found["2"] == found["2.0"] == {"C"}

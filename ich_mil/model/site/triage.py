@@ -25,8 +25,11 @@ from ich_mil.sets.labels import UNKNOWN, name_some
 from ich_mil.sets.preparation.identifying_texts import study_texts
 from ich_mil.sets.preparation.record import prepared_study
 from ich_mil.sets.scan_labels import ScanLabels, unlabelled
-from ich_mil.sets.scan_names import ScanNames, folder_names
+from ich_mil.sets.scan_names import Kind, Name, ScanNames, folder_names
 from ich_mil.sets.store import open_prepared
+
+_KINDS: dict[str, Kind] = {"AccessionNumber": "accession", "SeriesInstanceUID": "series"}
+"""Kinds of names in DICOM files, by keyword."""
 
 
 def calibrate_triage(folder: Path, labels: ScanLabels | None, out: Path, **guarantee: Any) -> Triage:
@@ -98,15 +101,13 @@ def _labels(table: ScanLabels, results: Results, folder: Path) -> pd.DataFrame:
     """Label and patient of each labelled scan."""
     folders = [(scan.scan, scan.folder) for scan in results.scans]
 
-    def more() -> Iterator[tuple[str, str]]:
+    def more() -> Iterator[Name]:
         """Accession numbers and series, while the DICOM files are there."""
         with suppress(DataError):
             prepared = open_prepared(folder / "prepared")
             for scan in results.scans:
-                texts = study_texts(
-                    prepared_study(prepared, scan.scan), ("AccessionNumber", "SeriesInstanceUID")
-                )
-                yield from ((scan.scan, text) for text in texts.values())
+                texts = study_texts(prepared_study(prepared, scan.scan), [*_KINDS])
+                yield from (Name(scan.scan, text, _KINDS[keyword]) for keyword, text in texts.items())
 
     given, reading = table.match(ScanNames(folder_names(folders)), more)
     say(f"{reading}{unlabelled(len(folders) - len(given))}")

@@ -14,6 +14,7 @@ from ich_mil.ledger import Code, LedgerEntry
 from ich_mil.progress import say
 from ich_mil.sets.labels import UNKNOWN
 from ich_mil.sets.scan_labels import unlabelled
+from ich_mil.study.files.header import SliceHeader
 
 
 class Source(NamedTuple):
@@ -75,6 +76,10 @@ class Collection(ABC):
 
     def patient(self, scan: str) -> str:
         """Patient key from the label files; '' to use the PatientID of the DICOM files."""
+        return ""
+
+    def named_elsewhere(self, scan: str, headers: Sequence[SliceHeader], used: Sequence[SliceHeader]) -> str:
+        """Name by which a label means other slices of its scan than those used; ''."""
         return ""
 
     @abstractmethod

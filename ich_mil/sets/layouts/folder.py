@@ -18,7 +18,8 @@ from ich_mil.sets.labels import UNKNOWN
 from ich_mil.sets.layouts.collection import Collection, Refused, Scans, Series, Source, every_file
 from ich_mil.sets.preparation.identifying_texts import accession_number
 from ich_mil.sets.scan_labels import LABELS, ScanLabels, find_labels, read_scan_labels
-from ich_mil.sets.scan_names import ScanNames, folder_names, folder_of
+from ich_mil.sets.scan_names import Name, ScanNames, folder_names, folder_of
+from ich_mil.study.files.header import SliceHeader
 from ich_mil.study.files.nifti import is_nifti
 
 
@@ -37,6 +38,7 @@ class FolderCollection(Collection):
             labels = read_scan_labels(find_labels(self.root))
         self.table = labels
         self.labels: dict[str, int] = {}
+        self.ids: dict[str, list[str]] = {}
 
     def files(self) -> Iterator[str]:
         """All files below the folder except tables of labels in it; or the one file."""
@@ -50,6 +52,19 @@ class FolderCollection(Collection):
     def scan_label(self, scan: str, sources: Sequence[Source]) -> int:
         """Label from the row that names the study; known after `check`."""
         return self.labels.get(scan, UNKNOWN)
+
+    def named_elsewhere(self, scan: str, headers: Sequence[SliceHeader], used: Sequence[SliceHeader]) -> str:
+        """Series or folder that the row of the label names, but of which no slice is used."""
+
+        def names(headers: Sequence[SliceHeader]) -> ScanNames:
+            series = {header.series_uid for header in headers}
+            folders = {(scan, folder_of(header.path)) for header in headers}
+            return ScanNames([*folder_names(folders), *(Name(scan, uid, "series") for uid in series)])
+
+        known, chosen = names(headers), names(used)
+        return next(
+            (name for name in self.ids.get(scan, []) if known.find(name) and not chosen.find(name)), ""
+        )
 
     def check(self, scans: Scans, refused: Refused = (), series: Iterable[Series] = ()) -> None:
         """Require that each labelled row fits one study.
@@ -73,15 +88,16 @@ class FolderCollection(Collection):
         names = [*folder_names((scan, folder) for scan, folder in folders if scan in first)]
         for scan, path in volumes.items():
             if scan in first:
-                names += [(scan, path), (scan, PurePath(path).name), (scan, PurePath(scan).name)]
+                names += [Name(scan, name) for name in (path, PurePath(path).name, PurePath(scan).name)]
 
-        def more() -> Iterator[tuple[str, str]]:
+        def more() -> Iterator[Name]:
             for item in series:
-                yield item.scan, item.uid
+                yield Name(item.scan, item.uid, "series")
                 if number := accession_number(self.root / item.path):
-                    yield item.scan, number
+                    yield Name(item.scan, number, "accession")
 
         rows, reading = self.table.match(ScanNames(names), more, refused)
         self.labels = dict(zip(rows.index, rows.label, strict=True))
+        self.ids = {scan: [*filter(None, row)] for scan, *row in rows[self.table.ids].itertuples()}
         self.leave_out({scan: path for scan, path in first.items() if scan not in self.labels}, reading)
         self.left_out |= copies.keys()

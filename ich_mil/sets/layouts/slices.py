@@ -26,7 +26,7 @@ from ich_mil.sets.preparation.record import ScanRecord
 from ich_mil.sets.preparation.scan import ScanTask, write_scan
 from ich_mil.sets.preparation.stack import slice_row
 from ich_mil.sets.scan_labels import LABELS, LabelColumns, find_labels, read_scan_labels
-from ich_mil.sets.scan_names import ScanNames
+from ich_mil.sets.scan_names import Name, ScanNames
 from ich_mil.sets.splits import patient_key
 from ich_mil.study.files.header import SliceHeader
 from ich_mil.study.geometry.irregularities import turn_notes
@@ -91,7 +91,7 @@ class SliceCollection(Collection):
                 f"{self.root}: {len(twice)} slices occur twice, the first is {twice[0]!r} "
                 f"({name_some(files)}); keep one file with one slice for each"
             )
-        rows, reading = self.table.match(ScanNames((scan, scan) for scan in (*usable, *unusable)))
+        rows, reading = self.table.match(ScanNames(Name(scan, scan) for scan in (*usable, *unusable)))
         self.labels = dict(zip(rows.index, rows.label, strict=True))
         if "patient" in rows:
             self.patients = dict(zip(rows.index, map(patient_key, rows.patient), strict=True))

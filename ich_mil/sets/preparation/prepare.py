@@ -19,7 +19,7 @@ from ich_mil.errors import DataError
 from ich_mil.files import CsvRows, alone, digest, remove_leftovers, whole_file, write_json
 from ich_mil.ledger import PASSING, Code, LedgerEntry, LedgerWriter
 from ich_mil.progress import progress, say
-from ich_mil.sets.labels import UNKNOWN
+from ich_mil.sets.labels import UNKNOWN, name_some
 from ich_mil.sets.layouts.collection import Collection
 from ich_mil.sets.layouts.cq500 import Cq500Collection
 from ich_mil.sets.layouts.folder import FolderCollection
@@ -32,10 +32,12 @@ from ich_mil.sets.preparation.index import HeaderIndex, IndexedScan
 from ich_mil.sets.preparation.record import ScanRecord, read_record, scan_fingerprint, write_record
 from ich_mil.sets.preparation.scan import ScanTask, prepare_scans
 from ich_mil.sets.scan_labels import ScanLabels
+from ich_mil.sets.scan_names import folder_of
 from ich_mil.sets.splits import content_of
 from ich_mil.sets.store import COLUMNS, FORMAT, UNFINISHED, PreparedSet, open_prepared, scan_file
 from ich_mil.study.contrast import SitePhrases, read_site_phrases
 from ich_mil.study.files.archive import is_zip, unpacked
+from ich_mil.study.files.header import slice_name
 from ich_mil.study.series import AVERAGE_TO_MM
 
 BATCH = 8
@@ -216,6 +218,7 @@ def _write_tables(index: HeaderIndex, out: Path) -> tuple[str, Counter[str], Cou
     refused = index.refused_sources()
     kept: set[str] = set()
     shown: dict[str, str] = {}
+    elsewhere: list[str] = []
     with (
         whole_file(out / "ledger.csv") as ledger_path,
         whole_file(out / "slices.csv") as table_path,
@@ -230,6 +233,12 @@ def _write_tables(index: HeaderIndex, out: Path) -> tuple[str, Counter[str], Cou
             record = read_record(out, scan.scan)
             assert record is not None, scan.scan  # written by _prepare_scans
             label = collection.scan_label(scan.scan, [*scan.sources, *refused.get(scan.scan, [])])
+            used = {name for item in record.slices for name in item["sources"]}
+            if label != UNKNOWN and 0 < len(used) < len(scan.sources):
+                headers = index.headers(scan.scan)
+                chosen = [header for header in headers if slice_name(header) in used]
+                if name := collection.named_elsewhere(scan.scan, headers, chosen):
+                    elsewhere.append(f"{name} (used: {folder_of(chosen[0].path) or chosen[0].series_uid})")
             for row in _rows(scan, record, label, collection):
                 table.write([row[name] for name in COLUMNS])
             pixels = scan_file(out, scan.scan)
@@ -245,6 +254,11 @@ def _write_tables(index: HeaderIndex, out: Path) -> tuple[str, Counter[str], Cou
                 counts = {"scans": 1, "slices": len(record.slices)}
                 totals.update(counts, labelled=label != UNKNOWN, positive=label == 1)
         ledger.write(collection.entries)
+    if elsewhere:
+        raise DataError(
+            f"{collection.root}: labels of series or folders that are not used: {name_some(elsewhere)} "
+            f"({out / 'ledger.csv'} says why); name the study if its label is of all, or move the others away"
+        )
     for path in (out / "scans").glob("*"):
         if path.name not in kept:
             path.unlink()  # of a scan that is no longer in the collection, or of another version

@@ -315,6 +315,22 @@ def test_labels_by_accession_number_or_series(study, tmp_path, column):
     assert {prepared.folders[scan]: label for scan, label in prepared.scans.label.items()} == {"a": 1, "b": 0}
 
 
+def test_a_label_of_another_series_is_refused(study, tmp_path):
+    whole = dcmread(next((study / "a").iterdir()))
+    for path in (study / "b").iterdir():
+        phantoms.rewrite(path, StudyInstanceUID=whole.StudyInstanceUID, SeriesDescription="BONE")
+    series = dcmread(path).SeriesInstanceUID
+    for name, is_used in (("a", True), ("b", False), (series, False), (whole.SeriesInstanceUID, True)):
+        (study / "labels.csv").write_text(f"scan,label\n{name},1\n")
+        if is_used:
+            assert prepare("folder", study, tmp_path / "out", jobs=1).scans.label.tolist() == [1]
+        else:
+            with pytest.raises(DataError, match=rf"are not used: {name} \(used: a\)"):
+                prepare("folder", study, tmp_path / "out", jobs=1)
+    (study / "labels.csv").write_text(f"study,label\n{whole.StudyInstanceUID},0\n")
+    assert prepare("folder", study, tmp_path / "out", jobs=1).scans.label.tolist() == [0]
+
+
 def test_bad_label_file(study, tmp_path):
     (study / "labels.csv").write_text("scan,label\na,1\nb,0\nc,0\nd,1\n")
     (study / "d").mkdir()
