@@ -239,6 +239,7 @@ def _write_tables(index: HeaderIndex, out: Path) -> tuple[str, Counter[str], Cou
                 chosen = [header for header in headers if slice_name(header) in used]
                 if name := collection.named_elsewhere(scan.scan, headers, chosen):
                     elsewhere.append(f"{name} (used: {folder_of(chosen[0].path) or chosen[0].series_uid})")
+                    label = UNKNOWN
             for row in _rows(scan, record, label, collection):
                 table.write([row[name] for name in COLUMNS])
             pixels = scan_file(out, scan.scan)

@@ -327,6 +327,7 @@ def test_a_label_of_another_series_is_refused(study, tmp_path):
         else:
             with pytest.raises(DataError, match=rf"are not used: {name} \(used: a\)"):
                 prepare("folder", study, tmp_path / "out", jobs=1)
+            assert set(pd.read_csv(tmp_path / "out" / "slices.csv").scan_label) == {UNKNOWN}
     (study / "labels.csv").write_text(f"study,label\n{whole.StudyInstanceUID},0\n")
     assert prepare("folder", study, tmp_path / "out", jobs=1).scans.label.tolist() == [0]
 
