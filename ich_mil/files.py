@@ -131,10 +131,10 @@ def remove_leftovers(*folders: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` atomically, in UTF-8."""
+def write_text(path: Path, text: str, *, encoding: str = "utf-8") -> None:
+    """Write `text` to `path` atomically."""
     with whole_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding=encoding)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -176,13 +176,15 @@ def each_text(table: "pd.DataFrame", change: Callable[[Any], Any]) -> "pd.DataFr
     return table.apply(lambda cells: cells.map(change) if cells.dtype.kind == "O" else cells)
 
 
-def write_csv(path: Path, table: "pd.DataFrame", *, float_format: str | None = None) -> None:
+def write_csv(
+    path: Path, table: "pd.DataFrame", *, float_format: str | None = None, encoding: str = "utf-8"
+) -> None:
     """Write a table without its index, with texts made `inert`; missing values are empty."""
     table = each_text(table.rename(columns=inert), inert)
     text = table.to_csv(index=False, float_format=float_format)
     if "\r" in text:
         text = table.to_csv(index=False, float_format=float_format, quoting=csv.QUOTE_ALL)
-    write_text(path, text)
+    write_text(path, text, encoding=encoding)
 
 
 class CsvRows:

@@ -1,8 +1,9 @@
 """Vocabulary: the ledger codes of the input, the decisions on a scan, and the wording of both for users.
 
 Pages, DICOM results, tables and the console take their words from here. The ledger has one entry per refused
-file, corrected value or choice: no slice is dropped without an entry. It is stored as `ledger.csv`. Wordings
-contain no text of a DICOM file, which may name a patient.
+file, corrected value or choice: no slice is dropped without an entry. It is stored as `ledger.csv`;
+entries that depend on the model (`LEARNED_FROM`, `UNLIKE`) are in `predictions.json` alone. Wordings contain
+no text of a DICOM file, which may name a patient.
 """
 
 from collections import Counter

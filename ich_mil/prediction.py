@@ -67,6 +67,14 @@ class ScanResult:
     model: "Model"
     views: Views
 
+    def __repr__(self) -> str:
+        low, high = self.interval
+        return (
+            f"ScanResult(id={self.study.id!r}, probability={self.probability:.3f}, interval=({low:.3f}, "
+            f"{high:.3f}), decision={self.decision!r}, {len(self.prediction.slices)} slices, "
+            f"{len(self.ledger)} ledger entries)"
+        )
+
     @property
     def probability(self) -> float:
         """Calibrated probability of a hemorrhage: mean over posterior samples."""
@@ -190,8 +198,13 @@ class Model:
             prevalence: share of positive scans at the site; None: that of the scans of the calibration.
 
         Raises:
+            TypeError: `study` is no `Study`.
             ConfigError, ModelError: as `at_prevalence`.
         """
+        if not isinstance(study, Study):
+            raise TypeError(
+                f"predict takes a Study, got {type(study).__name__}; read one with ich_mil.read_study(path)"
+            )
         if prevalence is not None:
             return self.at_prevalence(prevalence).predict(study, extras=extras)
         if extras is None:  # names inputs that the model lacks

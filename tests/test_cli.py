@@ -121,6 +121,8 @@ def test_pages_of_the_most_probable_scans(tiny, tmp_path, capsys):
     rows = pd.read_csv(out / "scans.csv").sort_values("probability", ascending=False)
     assert len(rows) > 2
     assert [path.name for path in out.glob("scan-*.html")] == [study_file_name(rows.scan.iloc[0])]
+    unlike = (rows.unlikeness > 1).sum()
+    assert f"{unlike} of {len(rows)} scans are {Code.UNLIKE.text}" in said.out.splitlines()
     assert f"pages of 1 of {len(rows)} scans; of another: ich-mil report" in said.out + said.err
     assert run("report", out, "--scan", rows.scan.iloc[-1]) == 0
     assert len(list(out.glob("scan-*.html"))) == 2
@@ -254,10 +256,17 @@ def test_pictures_and_features_do_not_mix(tiny, tmp_path, capsys):
 
 def test_a_validation_ends_with_a_page_that_links_its_worst_errors(tiny, tmp_path, capsys):
     out = tmp_path / "out"
+    (out / "studies").mkdir(parents=True)
+    for old in (out / "studies" / "scan-old.html", out / "drift.json"):
+        old.touch()
     words = ("--model", tiny / "run", "--jobs", 1, "--out", out)
     capsys.readouterr()
     assert run("validate", tiny / "b", "--layout", "cq500", *words) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == str(out / "metrics.html")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == str(out / "metrics.html")
+    unlike = (pd.read_csv(out / "scans.csv").unlikeness > 1).sum()
+    assert f"{unlike} of 4 scans are {Code.UNLIKE.text}" in lines
+    assert not (out / "drift.json").exists()
     page = check_offline((out / "metrics.html").read_text())
     studies = [address for address in page.addresses if address.startswith("studies/")]
     assert {*studies} == {f"studies/{path.name}" for path in (out / "studies").iterdir()}
@@ -353,7 +362,10 @@ def test_a_report_does_not_show_pixels_that_were_not_judged(tiny, tmp_path, caps
     for folder in (prepared, tiny / "a"):
         shutil.rmtree(folder)
         shutil.copytree(tmp_path / folder.name, folder)
+    old = tiny / "run" / "studies" / "scan-old.html"
+    old.touch()
     assert run("report", tiny / "run") == 0
+    assert not old.exists()
 
 
 @pytest.mark.slow

@@ -74,6 +74,21 @@ def test_slices_are_counted_from_one(result):
     assert slices.probability.tolist() == [part.probability for part in result.prediction.slices]
 
 
+@pytest.mark.parametrize("given", ["head_ct", None, np.zeros((2, 4, 4), np.int16)])
+def test_other_things_than_studies_are_refused(model, given):
+    with pytest.raises(TypeError, match=rf"got {type(given).__name__}; .*ich_mil\.read_study"):
+        model.predict(given)
+
+
+def test_results_and_studies_print_as_one_line(result):
+    assert repr(result).startswith(f"ScanResult(id='{result.study.id}', probability={result.probability:.3f}")
+    assert f"decision='{result.decision}', {len(result.slices)} slices, " in repr(result)
+    assert f"hu {result.study.hu.shape} int16" in repr(result.study)
+    for value in (result, result.study, result.prediction, result.results):
+        assert len(repr(value)) < 600
+        assert "\n" not in repr(value)
+
+
 def test_a_heatmap_is_on_the_pixels_of_its_slice(result, monkeypatch):
     rows, columns = result.study.hu.shape[1:]
     mean = np.arange(2 * rows * columns, dtype=np.float32).reshape(2, rows, columns)

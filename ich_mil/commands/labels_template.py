@@ -41,5 +41,6 @@ def labels_template(
     folders = own_folders({(scan, folder_of(path)) for scan, own in paths.items() for path in own})
     rows = [(folders[scan], accession_number(root / own[0]), scan, "") for scan, own in paths.items()]
     table = pd.DataFrame(rows, columns=["folder", "accession", "study", "label"])
-    write_csv(root / "labels.csv", table.sort_values(["folder", "study"]))
+    # without a byte order mark Excel reads UTF-8 as another encoding, and saves other names of folders
+    write_csv(root / "labels.csv", table.sort_values(["folder", "study"]), encoding="utf-8-sig")
     say(f"{root / 'labels.csv'}: {len(table)} studies; write 1 or 0 into label, or leave it empty")

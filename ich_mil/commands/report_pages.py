@@ -15,7 +15,8 @@ def report(
     dicom: Dicom = False,
     names: Names = False,
     scan: Annotated[
-        list[str], typer.Option(metavar="NAME", help="Only of this scan of predictions; may be repeated.")
+        list[str],
+        typer.Option(metavar="NAME", help="Only this scan: id, folder or printed name; may be repeated."),
     ] = [],  # noqa: B006  Typer copies it
 ) -> None:
     """Rewrite the report of a run, or the pages of predictions."""

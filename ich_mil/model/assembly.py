@@ -152,6 +152,13 @@ def scan_result(
     )
 
 
+def unlike_scans(results: Results) -> str:
+    """Count of the scans unlike the training scans, in words; '' where the model has no such check."""
+    checked = [scan for scan in results.scans if scan.unlikeness is not None]
+    unlike = sum(Code.UNLIKE in {entry.code for entry in scan.ledger} for scan in checked)
+    return f"{unlike} of {len(checked)} scans are {Code.UNLIKE.text}" if checked else ""
+
+
 def check_judged(results: Results, prepared: PreparedSet) -> None:
     """Raise `DataError` unless the prepared slices and their pixels are those of the predictions."""
 

@@ -11,7 +11,7 @@ Pages and DICOM results are rendered from the file, without the model.
 Shapes: L members, k slices with maps, h, w parts of a map, H, W pixels of a slice.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -46,8 +46,8 @@ class ScanMaps:
     """
 
     slices: np.ndarray
-    mean: np.ndarray
-    std: np.ndarray
+    mean: np.ndarray = field(repr=False)
+    std: np.ndarray = field(repr=False)
     box: np.ndarray | None = None
 
     def __post_init__(self) -> None:

@@ -19,6 +19,7 @@ Shapes: B scans, n slices of a scan, L samples.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import Self
 
@@ -129,11 +130,11 @@ class TrainedModel:
         """The model with probabilities for scans of which a share, in (0, 1), is positive.
 
         Raises:
-            ConfigError: a share that is not between 0 and 1.
+            ConfigError: a share that is no number between 0 and 1.
             ModelError: a model without a calibration of known prevalence.
         """
-        if not 0 < share < 1:
-            raise ConfigError(f"prevalence: must lie between 0 and 1, got {share}")
+        if not (isinstance(share, Real) and 0 < share < 1):
+            raise ConfigError(f"prevalence: must be a number between 0 and 1, got {share!r}")
         joint, members = self.calibration, self.members
         calibrations = [member.calibration for member in members] if joint is None else [joint]
         moved = [c.at_prevalence(share) for c in calibrations if c and c.prevalence is not None]

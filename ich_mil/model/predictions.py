@@ -7,7 +7,7 @@ from 0 in memory, as their pictures are, and from 1 in every file.
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -154,12 +154,12 @@ class ScanPrediction:
     decision: str
     label: int | None
     runs: tuple[Run, ...]
-    slices: tuple[SliceResult, ...]
-    ledger: tuple[LedgerEntry, ...]
+    slices: tuple[SliceResult, ...] = field(repr=False)
+    ledger: tuple[LedgerEntry, ...] = field(repr=False)
     pixels: str
     unlikeness: float | None = None
     kinds: tuple[KindResult, ...] = ()
-    extras: tuple[ExtraInstance, ...] = ()
+    extras: tuple[ExtraInstance, ...] = field(default=(), repr=False)
     folder: str = ""
 
     @property
@@ -184,8 +184,8 @@ class Results:
     set: str
     model: Provenance
     decided_by: str
-    scans: tuple[ScanPrediction, ...]
-    ledger: tuple[LedgerEntry, ...]
+    scans: tuple[ScanPrediction, ...] = field(repr=False)
+    ledger: tuple[LedgerEntry, ...] = field(repr=False)
 
 
 def worklist(results: Results) -> list[ScanPrediction]:

@@ -12,7 +12,7 @@ from shlex import quote
 from ich_mil.errors import ConfigError
 from ich_mil.heads.extras import NO_EXTRAS, ExtraSources
 from ich_mil.ledger import Code, in_no_study, incomplete
-from ich_mil.model.assembly import decision_rule, general_ledger
+from ich_mil.model.assembly import decision_rule, general_ledger, unlike_scans
 from ich_mil.model.maps import make_maps, write_maps
 from ich_mil.model.model import read_extras
 from ich_mil.model.predictions import Results, worklist, write_results
@@ -103,6 +103,8 @@ def _print_results(results: Results, prepared: PreparedSet) -> None:
         if reasons := incomplete(scan.ledger):
             line = f"{line}; never called negative: {', '.join(code.text for code in reasons)}"
         say(line)
+    if len(results.scans) > 1 and (unlike := unlike_scans(results)):
+        say(unlike)
     ledger = prepared.ledger
     for empty in ledger.scan[ledger.code == Code.SCAN_EMPTY]:
         folder = prepared.folders.get(empty)

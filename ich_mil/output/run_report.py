@@ -117,16 +117,15 @@ def validate_folder(site: Site, *, model: Path, out: Path, prevalence: float | N
 
 
 def _measured(model: TrainedModel, measured: MeasuredSet, out: Path) -> Evaluation:
-    """Evaluate a set into `out`, and remove pages, maps and DICOM results of earlier predictions there."""
-    evaluation = measure(model, measured, out)
+    """Evaluate a set into `out`, and remove what depends on earlier predictions there."""
     remove_shown(out)
-    return evaluation
+    return measure(model, measured, out)
 
 
 def _study_pages(
     model: TrainedModel, evaluation: Evaluation, folder: Path, page: Path, *, most: int
 ) -> dict[str, str]:
-    """Write study pages beside `page`: of the worst errors, then of the most probable scans.
+    """Replace the study pages beside `page`: of the worst errors, then of the most probable scans.
 
     Returns:
         Addresses relative to `page` by scan; none for public features. `folder` is that of the predictions.
@@ -136,6 +135,8 @@ def _study_pages(
         return {}
     ordered = [*worst_errors(results.scans), *sorted(results.scans, key=lambda scan: -scan.probability)]
     shown = list({scan.scan: scan for scan in ordered}.values())[:most]
+    for old in page.parent.glob("studies/*.html"):
+        old.unlink()
     links = {scan.scan: f"studies/{study_file_name(scan.scan)}" for scan in shown}
     for scan in progress(shown, total=len(shown), what="write pages", unit="page"):
         study = prepared_study(prepared, scan.scan)

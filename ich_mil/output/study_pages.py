@@ -4,9 +4,9 @@ In: a folder of `ich-mil predict`, with `predictions.json`, `maps/` and `prepare
 per study or per chosen study, `index.html`, and on request `dicom/<scan>/*.dcm`.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from ich_mil.errors import ConfigError, DataError
 from ich_mil.files import write_text
@@ -17,11 +17,19 @@ from ich_mil.pages.cohort_page import neighbours, render_cohort
 from ich_mil.pages.page import study_file_name
 from ich_mil.prediction import study_page
 from ich_mil.progress import progress, say
+from ich_mil.sets.labels import name_some
 from ich_mil.sets.preparation.identifying_texts import study_texts
 from ich_mil.sets.preparation.record import prepared_study
+from ich_mil.sets.scan_names import Name, ScanNames, folder_names, short_name
 from ich_mil.sets.store import PreparedSet, open_prepared
 from ich_mil.settings import did_you_mean
 from ich_mil.study.study import Study
+
+STALE = (
+    *("scan-*.html", "studies/*.html", "index.html", "maps/*.safetensors"),
+    *("decisions.csv", "drift.json", "metrics.csv", "metrics.html", "submission.csv"),
+)
+"""Files of a folder of predictions that depend on them."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +115,15 @@ class StudyPages:
 
 
 def show_folder(folder: Path, shown: Shown, scans: Collection[str] = ()) -> None:
-    """Write the pages and DICOM results of a folder of predictions again, of all scans or the given ones.
+    """Write the pages and DICOM results of a folder of predictions again.
+
+    Args:
+        folder: folder of `ich-mil predict`.
+        shown: options of pages and DICOM results.
+        scans: names of the scans (`_named`); empty: all scans.
 
     Raises:
-        ConfigError: there is no such scan.
+        ConfigError: a name that fits no scan or several.
         DataError: the folder holds no predictions or no prepared scans, or its prepared slices or maps cannot
             be read or are not those of the predictions; DICOM texts or results of some scans have failed.
     """
@@ -120,20 +133,44 @@ def show_folder(folder: Path, shown: Shown, scans: Collection[str] = ()) -> None
             f"{folder}: holds no prepared scans and has no pages; 'ich-mil report RUN' writes those of a run"
         )
     prepared = open_prepared(folder / "prepared")
-    known = {scan.scan: scan for scan in results.scans}
-    if unknown := sorted({*scans} - known.keys()):
-        raise ConfigError(f"--scan {unknown[0]}: {folder} has no such scan{did_you_mean(unknown[0], known)}")
-    chosen = [known[scan] for scan in scans] or results.scans
-    pages = StudyPages(results, prepared, folder, shown, scans or known)
+    chosen = _named([*scans], results.scans, prepared, folder) if scans else results.scans
+    pages = StudyPages(results, prepared, folder, shown, [scan.scan for scan in chosen])
     for scan in progress(chosen, total=len(chosen), what="write pages", unit="page"):
         pages.add(scan, prepared_study(prepared, scan.scan), read_maps(folder, scan, results.model))
     pages.finish()
     say(f"{folder / 'index.html'}")
 
 
+def _named(
+    names: Sequence[str], scans: Sequence[ScanPrediction], prepared: PreparedSet, folder: Path
+) -> list[ScanPrediction]:
+    """The scans of these names: id or its last part, a folder as path or last part, title, or short id.
+
+    Raises:
+        ConfigError: a name that fits no scan or several; the line lists candidates.
+    """
+    by_id = {scan.scan: scan for scan in scans}
+    known = [*folder_names(pair for pair in prepared.in_folders if pair[0] in by_id)]
+    for scan in scans:
+        titles = (scan.title, short_name(scan.scan), PurePath(scan.scan).name)
+        known += [Name(scan.scan, title) for title in titles]
+    scan_names, chosen = ScanNames(known), list[str]()
+    for name in names:
+        typed = name.replace("...", "\N{HORIZONTAL ELLIPSIS}")  # the sign that `short_name` writes
+        fits = {name} & by_id.keys() or scan_names.find(name) or scan_names.find(typed)
+        candidates = name_some([scan.title for scan in scans if not fits or scan.scan in fits], most=5)
+        if not fits:
+            near = did_you_mean(name, (other.name for other in known))
+            raise ConfigError(f"--scan {name}: {folder} has no such scan{near}; its scans: {candidates}")
+        if len(fits) > 1:
+            raise ConfigError(f"--scan {name}: fits {len(fits)} scans of {folder}; name one of {candidates}")
+        chosen += fits
+    return [by_id[scan] for scan in dict.fromkeys(chosen)]
+
+
 def remove_shown(folder: Path) -> None:
-    """Remove the pages, maps, decisions and DICOM results of earlier predictions from `folder`."""
-    for pattern in ("scan-*.html", "studies/*.html", "index.html", "maps/*.safetensors", "decisions.csv"):
+    """Remove what depends on earlier predictions from `folder`: the files `STALE` and DICOM results."""
+    for pattern in STALE:
         for path in folder.glob(pattern):
             path.unlink()
     for scan_folder in folder.glob("dicom/scan-*"):

@@ -48,6 +48,12 @@ class Study:
     root: Path
     folder: str = ""
 
+    def __repr__(self) -> str:
+        return (
+            f"Study(id={self.id!r}, folder={self.folder!r}, hu {self.hu.shape} {self.hu.dtype}, "
+            f"pixel_mm={self.pixel_mm}, {len(self.ledger)} ledger entries)"
+        )
+
     @property
     def slices(self) -> pd.DataFrame:
         """One row per slice: sop, position_mm, position (0 lowest, 1 highest), corrections, content."""

@@ -30,6 +30,22 @@ def test_the_template_lists_the_studies_and_is_read_once_it_is_filled_in(tmp_pat
     assert [prepared.folders[scan] for scan in table.study] == ["001", "002", "003"]
 
 
+def test_the_template_keeps_umlauts_in_excel_and_is_read_back(tmp_path):
+    root = phantoms.cq500(tmp_path / "site", studies=2)
+    (root / "reads.csv").unlink()
+    for name, folder in zip(("Köpf", "Größe"), sorted(root.iterdir()), strict=True):
+        folder.rename(root / name)
+    assert run("labels-template", root) == 0
+    text = (root / "labels.csv").read_bytes()
+    assert text.startswith(b"\xef\xbb\xbffolder,")  # the byte order mark that Excel takes for UTF-8
+    rows = text.decode("utf-8-sig").splitlines()
+    (root / "labels.csv").write_text("\n".join([rows[0], rows[1] + "1", rows[2] + "0"]), "utf-8-sig")
+    assert run("prepare", root, "--layout", "folder", "--out", tmp_path / "set", "--jobs", 1) == 0
+    prepared = open_prepared(tmp_path / "set")
+    labels = {prepared.folders[scan]: label for scan, label in prepared.scans.label.items()}
+    assert labels == {"Größe": 1, "Köpf": 0}
+
+
 def test_a_folder_without_ct_gets_no_template(tmp_path, capsys):
     (tmp_path / "notes.txt").write_text("no picture")
     assert f"{tmp_path}: holds no CT slice" in refused(capsys, "labels-template", tmp_path)

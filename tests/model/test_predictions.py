@@ -25,7 +25,7 @@ from ich_mil.ledger import (
     has_guarantee,
     incomplete,
 )
-from ich_mil.model.assembly import make_results
+from ich_mil.model.assembly import make_results, unlike_scans
 from ich_mil.model.predictions import (
     SCAN_COLUMNS,
     SLICE_COLUMNS,
@@ -212,6 +212,9 @@ def test_a_scan_unlike_the_training_scans_is_marked_in_both_files_and_never_nega
     assert table.unlikeness.tolist() == pytest.approx([1.0, np.nan, 1.01], nan_ok=True)
     assert set(table.trained_on) == {MODEL.trained_on}
     assert table.prevalence.isna().all()
+    assert unlike_scans(found) == f"1 of 2 scans are {Code.UNLIKE.text}"
+    unchecked = made(*parts(), unlikeness=(np.nan,) * 3, set_name="new", model=MODEL)
+    assert unlike_scans(unchecked) == ""
 
 
 def test_scans_of_the_table_have_the_assumed_prevalence():

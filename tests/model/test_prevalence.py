@@ -80,7 +80,7 @@ def test_outputs_tell_the_shift(model):
     assert about.weights not in (model.provenance.weights, model.at_prevalence(0.1).provenance.weights)
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 2.0, math.nan])
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, 2.0, math.nan, "x", [0.1]])
 def test_a_share_outside_0_and_1_is_refused(model, share):
     with pytest.raises(ConfigError, match="between 0 and 1"):
         model.at_prevalence(share)

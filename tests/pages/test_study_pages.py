@@ -63,12 +63,15 @@ def test_pages_worklist_and_dicom_without_a_model(folder):
 
     (out / "dicom" / pages[0].stem / "ours.txt").touch()
     (out / "studies").mkdir()
-    (out / "studies" / "scan-a.html").touch()  # of a validation
+    for name in ("studies/scan-a.html", "metrics.csv", "metrics.html", "drift.json", "submission.csv"):
+        (out / name).touch()  # of `validate`, `drift` and `predict --kinds`
+    (out / "triage.json").touch()
     remove_shown(out)
     left = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
-    shown = {one for one in left if one.startswith(("scan-", "studies", "index", "maps", "dicom"))}
-    assert shown == {f"dicom/{pages[0].stem}/ours.txt"}
-    assert {"predictions.json", "scans.csv", "slices.csv", "prepared/prepared.json"} <= left
+    rest = {name for name in left if not name.startswith("prepared/")}
+    kept = {"predictions.json", "scans.csv", "slices.csv", "triage.json"}
+    assert rest == kept | {f"dicom/{pages[0].stem}/ours.txt"}
+    assert "prepared/prepared.json" in left
 
 
 def test_pages_of_chosen_scans_link_to_those_that_are_there(folder):
@@ -90,6 +93,25 @@ def test_pages_of_chosen_scans_link_to_those_that_are_there(folder):
     name = results.scans[0].scan
     with pytest.raises(ConfigError, match=f"--scan .* has no such scan .did you mean '{name}'"):
         show_folder(out, Shown(), [name[:-1]])
+
+
+def test_scans_are_chosen_by_the_names_that_tables_and_the_console_have(folder):
+    out, results, _ = folder
+    scan = results.scans[1]
+    top = scan.folder.partition("/")[0]
+    end = scan.scan[-8:]
+    for name in (scan.title, f"{scan.folder} (...{end})", f"...{end}", f"…{end}", scan.folder, f"{top}/"):
+        show_folder(out, Shown(), [name, scan.scan])
+        (page,) = out.glob("scan-*.html")
+        assert page.name == study_file_name(scan.scan), name
+        page.unlink()
+    for name, reason in (("Unknown Study", "fits 2 scans"), ("zzz", "no such scan; its scans")):
+        with pytest.raises(ConfigError, match=f"--scan {name}: .*{reason}") as error:
+            show_folder(out, Shown(), [name])
+        assert all(scan.title in str(error.value) for scan in results.scans)
+    with pytest.raises(ConfigError, match=f"no such scan .did you mean '{scan.folder}'"):
+        show_folder(out, Shown(), [scan.folder[1:]])
+    assert not [*out.glob("scan-*.html")]
 
 
 def test_pages_mark_the_sides_that_the_prepared_scan_knows(folder):

@@ -25,7 +25,7 @@ from ich_mil.evaluate.scores import Scores, known_or_none
 from ich_mil.files import write_csv
 from ich_mil.gp.predict import Predictions
 from ich_mil.heads.extras import NO_EXTRAS, ExtraSources
-from ich_mil.model.assembly import make_results
+from ich_mil.model.assembly import make_results, unlike_scans
 from ich_mil.model.model import TrainedModel, read_extras
 from ich_mil.model.predictions import Results, write_results
 from ich_mil.model.storage import learned_table
@@ -241,7 +241,8 @@ def measure(model: TrainedModel, measured: MeasuredSet, out: Path) -> Evaluation
     )
     write_results(results, out)
     write_csv(out / "metrics.csv", table)
-    say("", measured.title, *format_table(table).split("\n"), "", str(out / "metrics.csv"), "")
+    lines = filter(None, [measured.title, unlike_scans(results)])
+    say("", *lines, *format_table(table).split("\n"), "", str(out / "metrics.csv"), "")
     return Evaluation(measured, rows, table, results)
 
 
