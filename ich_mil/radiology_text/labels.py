@@ -145,6 +145,21 @@ def _label_report(scan: str, statements: Sequence[Statement]) -> ScanLabel:
     return ScanLabel(scan, outcome, PROBABILITY["uncertain" if reason else basis], kinds, reason)
 
 
+def _left_out(statements: Sequence[Statement]) -> str:
+    """Reason (key of `REASONS`) to leave a report out whatever its findings; ''."""
+    words = [word for statement in statements for word in split_words(statement.text)]
+    if not is_english(words, default_rules().words):
+        return "language"
+    titles = [statement.section for statement in statements]
+    heads = [title for title in titles if {"head", "brain"} & {*split_words(title)}]
+    if _OTHER_EXAMINATION.match(statements[0].text) and all(map(_OTHER_EXAMINATION.match, heads)):
+        return "examination"
+    labels = [statement.verdict.label for statement in statements]
+    first = next((i for i, label in enumerate(labels) if label in ("present", "absent")), 0)
+    later = zip(labels[first + 1 :], statements[first + 1 :], strict=True)
+    return "unread" if any(label == "none" and _REFERS.match(row.text) for label, row in later) else ""
+
+
 def _decide(statements: Sequence[Statement]) -> tuple[Outcome, str, tuple[str, ...]]:
     """Outcome of a report, its evidence (key of `MEASURED`) or reason (of `REASONS`), and compartments."""
     verdicts = [statement.verdict for statement in statements]
@@ -156,16 +171,8 @@ def _decide(statements: Sequence[Statement]) -> tuple[Outcome, str, tuple[str, .
     bare = all(statement.verdict.bare for statement in present)
     kinds = tuple(sorted({kind for statement in present for kind in statement.verdict.kinds}))
     reasons = {verdict.reason for verdict in verdicts if verdict.label == "uncertain"}
-    words = [word for statement in statements for word in split_words(statement.text)]
-    if not is_english(words, default_rules().words):
-        return "uncertain", "language", kinds
-    titles = [row.section for row in statements if not _OTHER_EXAMINATION.match(row.section)]
-    head = any({"head", "brain"} & {*split_words(title)} for title in titles)
-    if _OTHER_EXAMINATION.match(statements[0].text) and not head:
-        return "uncertain", "examination", kinds
-    first = next((i for i, row in enumerate(statements) if row.verdict.label in ("present", "absent")), 0)
-    if any(row.verdict.label == "none" and _REFERS.match(row.text) for row in statements[first + 1 :]):
-        return "uncertain", "unread", kinds
+    if reason := _left_out(statements):
+        return "uncertain", reason, kinds
     amended = any(
         _LATER.search(row.section) and row.verdict.label in ("absent", "uncertain") for row in statements
     )
