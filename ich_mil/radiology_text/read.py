@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pandas as pd
 from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.errors import InvalidDicomError
@@ -93,27 +94,22 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _read_table(path: Path, columns: Columns) -> list[Report]:
-    named = {
-        columns.report.casefold(): "report",
-        columns.text.casefold(): "text",
-        columns.scan.casefold(): "scan",
-    }
+    def matches(name: str, header: Iterable[str]) -> list[int]:
+        return [index for index, cell in enumerate(header) if cell.casefold() == name.casefold()]
 
-    def standard(row: Iterable[str]) -> list[str]:
-        return [named.get(cell.casefold(), "") for cell in row]
-
-    table = read_table(path, lambda row: {"report", "text"} <= {*standard(row)})
-    names = standard(table.columns)
-    for name, wanted in (("report", columns.report), ("text", columns.text)):
-        if (count := names.count(name)) != 1:
+    table = read_table(path, lambda row: matches(columns.report, row) and matches(columns.text, row))
+    rows = pd.DataFrame(index=table.index + 2)
+    for name, wanted in (("report", columns.report), ("text", columns.text), ("scan", columns.scan)):
+        indices = matches(wanted, table.columns)
+        if name == "scan" and not indices:
+            continue
+        if len(indices) != 1:
             # the message omits the column names: without a header, the first line is a report
             raise DataError(
-                f"{path}: has {'several columns' if count else 'no column'} {wanted!r}; name the right one "
+                f"{path}: has {'several columns' if indices else 'no column'} {wanted!r}; name the right one "
                 f"with --{name}-column"
             )
-    rows = table.set_axis(names, axis=1).set_axis(table.index + 2)
-    rows = rows[[name for name in ("report", "text", "scan") if name in names]]
-    for name in [*rows.columns]:
+        rows[name] = table.iloc[:, indices[0]].set_axis(rows.index)
         if empty := [str(line) for line in rows.index[rows[name] == ""]]:
             raise DataError(
                 f"{path}: {name} is empty in line {name_some(empty, 10)}; fill it in, or remove the row"
