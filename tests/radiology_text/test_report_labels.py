@@ -48,6 +48,7 @@ def labelled(*reports):
         ("No hemorrhage. Hemorrhage flumox.", "uncertain", "unread"),
         ("Keine ICH. Kein Infarkt.", "uncertain", "language"),
         ("MRI lumbar spine: epidural hematoma.", "uncertain", "examination"),
+        ("MRI BRAIN: No intracranial hemorrhage.", "uncertain", "examination"),
         ("EXAM: CT of the sinuses\nBlood in the maxillary sinus.", "uncertain", "examination"),
         ("CT CERVICAL SPINE: No fracture. CT HEAD: Left SDH, 6 mm.", "positive", "stated"),
         ("CT head and cervical spine. Small SDH.", "positive", "stated"),

