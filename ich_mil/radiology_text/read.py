@@ -19,7 +19,7 @@ from pydicom.dataset import Dataset
 from pydicom.errors import InvalidDicomError
 
 from ich_mil.errors import DataError
-from ich_mil.sets.labels import EXCEL, name_some, read_table
+from ich_mil.sets.labels import EXCEL, encoding_of, name_some, read_table
 
 MOST_CHARACTERS = 1_000_000
 """Maximum length of a report; a long report has about 10,000 characters."""
@@ -204,7 +204,7 @@ def _bytes(path: Path) -> bytes:
 
 def _decoded(content: bytes, path: Path) -> str:
     try:
-        text = content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+        text = content.decode(encoding_of(content))
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is no UTF-8 text (byte {error.start}); save it as UTF-8") from error
     if "\0" in text:

@@ -47,10 +47,14 @@ def read_label_csv(path: Path, columns: Sequence[str], *, key: str | None = None
     return table
 
 
-def encoding_of(path: Path) -> str:
-    """UTF-16 for a text file with its byte order mark ("Unicode text" of Excel), else UTF-8."""
+def encoding_of(start: bytes) -> str:
+    """UTF-16 for a text that starts with its byte order mark ("Unicode text" of Excel), else UTF-8."""
+    return "utf-16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+
+
+def _encoding(path: Path) -> str:
     with path.open("rb") as file:
-        return "utf-16" if file.read(2) in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+        return encoding_of(file.read(2))
 
 
 def first_rows(path: Path) -> Iterator[list[list[str]]]:
@@ -64,7 +68,7 @@ def first_rows(path: Path) -> Iterator[list[list[str]]]:
         return
     for separator in _SEPARATORS:
         try:
-            with path.open(encoding=encoding_of(path), newline="") as file:
+            with path.open(encoding=_encoding(path), newline="") as file:
                 rows = islice(csv.reader(file, delimiter=separator), MOST_TITLES)
                 yield [[cell.strip() for cell in row] for row in rows]
         except (csv.Error, OSError, UnicodeError):
@@ -78,7 +82,7 @@ def table_rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[s
     table or column, or a row of another length.
     """
     try:
-        with path.open(encoding=encoding_of(path), newline="") as file:
+        with path.open(encoding=_encoding(path), newline="") as file:
             first = file.readline()
             separator = next((mark for mark in _SEPARATORS if mark in first), ",")
             header = [name.strip() for name in next(csv.reader([first], delimiter=separator), [])]
@@ -130,7 +134,8 @@ def read_table(path: Path, is_header: IsHeader | None = None) -> pd.DataFrame:
     table = table.iloc[1:].set_axis(pd.RangeIndex(titles, titles + len(table) - 1))
     table = table.fillna("").apply(lambda column: column.str.strip().map(original))
     table = table[(table != "").any(axis=1)]  # drop blank lines; the index still counts them
-    check_columns(table, path)
+    if is_header is None or is_header(table.columns.tolist()):  # else the row may be of another kind
+        check_columns(table, path)
     return table
 
 
@@ -169,7 +174,7 @@ def _header(path: Path, is_header: IsHeader | None) -> tuple[int, str]:
 def _read_csv(path: Path, titles: int, separator: str) -> pd.DataFrame:
     """Table of a text file, its header as a row, so that pandas refuses longer rows."""
     try:
-        with path.open(encoding=encoding_of(path)) as file:
+        with path.open(encoding=_encoding(path)) as file:
             header = file.readline()
         # Excel writes ; in some locales
         separator = separator or next((mark for mark in _SEPARATORS if mark in header), ",")
@@ -180,7 +185,7 @@ def _read_csv(path: Path, titles: int, separator: str) -> pd.DataFrame:
             "skip_blank_lines": False,
             "skiprows": titles,
         }
-        return pd.read_csv(path, sep=separator, dtype=str, encoding=encoding_of(path), **how)
+        return pd.read_csv(path, sep=separator, dtype=str, encoding=_encoding(path), **how)
     except UnicodeError as error:
         raise DataError(f"{path}: is not UTF-8 text; save it as CSV in UTF-8") from error
     except (OSError, ValueError) as error:

@@ -127,6 +127,7 @@ def test_encapsulated_documents(tmp_path):
     [
         (b"report,text\nA,No bleed\nB, \nC,\n", ["line 3, 4", "empty"]),
         (f"id,{SECRET}\nA,{SECRET}\n".encode(), ["'report'", "--report-column"]),
+        (f"{SECRET},{SECRET}\nA,b\n".encode(), ["'report'", "--report-column"]),
         (f"report,note\nA,{SECRET}\n".encode(), ["'text'", "--text-column"]),
         (f"report,text\nA,{SECRET},x,y\nB,{SECRET},\n".encode(), ["line 2: 4 fields"]),
         (b"report,text\nA,\xff\xff\n", ["UTF-8"]),

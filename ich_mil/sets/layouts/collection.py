@@ -5,7 +5,7 @@ Collections read label files and folder names only; `ich_mil.study` reads pixels
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,8 +78,11 @@ class Collection(ABC):
         """Patient key from the label files; '' to use the PatientID of the DICOM files."""
         return ""
 
-    def named_elsewhere(self, scan: str, headers: Sequence[SliceHeader], used: Sequence[SliceHeader]) -> str:
-        """Name by which a label means other slices of its scan than those used; ''."""
+    def named_elsewhere(self, scan: str, used: set[str], headers: Callable[[], Sequence[SliceHeader]]) -> str:
+        """Name in the row of a label that means other slices of the scan than those `used`; ''.
+
+        `used` are names of slices (`slice_name`), `headers` reads those of the scan.
+        """
         return ""
 
     @abstractmethod

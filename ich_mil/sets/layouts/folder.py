@@ -10,7 +10,7 @@ any depth, are grouped by study. A study without a label takes no part.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
 
 from ich_mil.ledger import Code, LedgerEntry
@@ -19,7 +19,7 @@ from ich_mil.sets.layouts.collection import Collection, Refused, Scans, Series, 
 from ich_mil.sets.preparation.identifying_texts import accession_number
 from ich_mil.sets.scan_labels import LABELS, ScanLabels, find_labels, read_scan_labels
 from ich_mil.sets.scan_names import Name, ScanNames, folder_names, folder_of
-from ich_mil.study.files.header import SliceHeader
+from ich_mil.study.files.header import SliceHeader, slice_name
 from ich_mil.study.files.nifti import is_nifti
 
 
@@ -53,18 +53,19 @@ class FolderCollection(Collection):
         """Label from the row that names the study; known after `check`."""
         return self.labels.get(scan, UNKNOWN)
 
-    def named_elsewhere(self, scan: str, headers: Sequence[SliceHeader], used: Sequence[SliceHeader]) -> str:
-        """Series or folder that the row of the label names, but of which no slice is used."""
+    def named_elsewhere(self, scan: str, used: set[str], headers: Callable[[], Sequence[SliceHeader]]) -> str:
+        """Series or folder in the row of a label of which no slice is used; ''."""
+        if not (ids := [name for name in self.ids.get(scan, []) if name != scan]):
+            return ""
 
         def names(headers: Sequence[SliceHeader]) -> ScanNames:
             series = {header.series_uid for header in headers}
             folders = {(scan, folder_of(header.path)) for header in headers}
             return ScanNames([*folder_names(folders), *(Name(scan, uid, "series") for uid in series)])
 
-        known, chosen = names(headers), names(used)
-        return next(
-            (name for name in self.ids.get(scan, []) if known.find(name) and not chosen.find(name)), ""
-        )
+        every = headers()
+        known, chosen = names(every), names([header for header in every if slice_name(header) in used])
+        return next((name for name in ids if known.find(name) and not chosen.find(name)), "")
 
     def check(self, scans: Scans, refused: Refused = (), series: Iterable[Series] = ()) -> None:
         """Require that each labelled row fits one study.

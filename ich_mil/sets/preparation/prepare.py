@@ -37,7 +37,6 @@ from ich_mil.sets.splits import content_of
 from ich_mil.sets.store import COLUMNS, FORMAT, UNFINISHED, PreparedSet, open_prepared, scan_file
 from ich_mil.study.contrast import SitePhrases, read_site_phrases
 from ich_mil.study.files.archive import is_zip, unpacked
-from ich_mil.study.files.header import slice_name
 from ich_mil.study.series import AVERAGE_TO_MM
 
 BATCH = 8
@@ -235,10 +234,9 @@ def _write_tables(index: HeaderIndex, out: Path) -> tuple[str, Counter[str], Cou
             label = collection.scan_label(scan.scan, [*scan.sources, *refused.get(scan.scan, [])])
             used = {name for item in record.slices for name in item["sources"]}
             if label != UNKNOWN and 0 < len(used) < len(scan.sources):
-                headers = index.headers(scan.scan)
-                chosen = [header for header in headers if slice_name(header) in used]
-                if name := collection.named_elsewhere(scan.scan, headers, chosen):
-                    elsewhere.append(f"{name} (used: {folder_of(chosen[0].path) or chosen[0].series_uid})")
+                headers = partial(index.headers, scan.scan)
+                if name := collection.named_elsewhere(scan.scan, used, headers):
+                    elsewhere.append(f"{name} (used: {folder_of(min(used)) or min(used)})")
                     label = UNKNOWN
             for row in _rows(scan, record, label, collection):
                 table.write([row[name] for name in COLUMNS])
