@@ -100,7 +100,7 @@ class ScanLabels:
 
         Args:
             names: names of the scans.
-            more: further names, collected unless all rows name scan ids.
+            more: further names, collected unless folders and ids of scans fit one scan for each row.
             refused: ledger lines of unusable files, for the reason why a row fits no scan.
 
         Returns:
@@ -111,10 +111,15 @@ class ScanLabels:
                 no label at all.
         """
         rows = self.rows[self.rows.label != UNKNOWN]
-        ids = [name for row in rows[self.ids].to_numpy().tolist() for name in row if name]
-        if any(names.find(name) != {name} for name in ids):
-            names.add(more())
         fits = self._fits(rows, names)
+        open_columns = [column for column in self.ids if column not in ("folder", "study")]
+        ambiguous = {*rows[open_columns].to_numpy().ravel()} - {""}
+        if any(not sets or len(set.intersection(*sets)) != 1 for sets in fits.values()) or any(
+            names.find(name) != {name} for name in ambiguous
+        ):
+            names.add(more())
+            fits = self._fits(rows, names)
+        ids = [name for row in rows[self.ids].to_numpy().tolist() for name in row if name]
         scans = {line: set.intersection(*sets) if sets else set() for line, sets in fits.items()}
         faults = [*self.faults, *self._faults(rows, fits, scans, refused)]
         matched = sum(len(scan) == 1 for scan in scans.values())

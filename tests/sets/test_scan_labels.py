@@ -124,8 +124,9 @@ def test_further_names(tmp_path):
     path.write_text("scan,label\n001,1\n")
     others = [Name("1.2.3", "002", "accession"), Name("1.2.4", "003", "accession")]
     assert labels_of(path, more=lambda: others) == {"1.2.3": 1}
-    path.write_text("scan,label\n1.2.3,1\n")
-    assert labels_of(path, more=None) == {"1.2.3": 1}  # not called for ids of scans
+    for row in ("scan,label\n1.2.3,1\n", "folder,label\n1,1\n"):
+        path.write_text(row)
+        assert labels_of(path, more=None) == {"1.2.3": 1}  # not called for ids of scans, nor for folders
     path.write_text("Accession Number,label\n2,1\n003,0\n")
     assert labels_of(path, more=lambda: others) == WANTED  # and not folders 002 and 003
     path.write_text("scan,label\n002,1\n")
