@@ -40,7 +40,8 @@ REMOVED: dict[str, dict[str, Any]] = {
         **{"log_z": 0, "patience": 10, "jitter": 1e-6, "calibration_folds": 5, "smooth_mm": 0.0},
     },
     "MultimodalSettings": {
-        **{"sweeps": 2000, "burn_in": 1000, "intercept_variance": 16.0, "slope_variance": 4.0}
+        **{"sweeps": 2000, "burn_in": 1000, "intercept_variance": 16.0, "slope_variance": 4.0},
+        **{"method": "hmc", "chains": 4, "draws": 500},
     },
     "Calibration": {"method": "platt", "knots": []},
 }

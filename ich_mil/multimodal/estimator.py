@@ -25,30 +25,30 @@ from sklearn.base import BaseEstimator
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
-from ich_mil.convergence import bulk_ess, r_hat
 from ich_mil.errors import DataError
 from ich_mil.gp.bags import Values
 from ich_mil.gp.threads import few_threads
 from ich_mil.multimodal.inference.gaussian import fit_gaussian
-from ich_mil.multimodal.inference.hmc import MEAN_STEPS, sample
+from ich_mil.multimodal.inference.hmc import LONG, SHORT, sample
 from ich_mil.multimodal.inference.likelihood import Likelihood
-from ich_mil.multimodal.inference.nuts import sample_nuts
 from ich_mil.multimodal.inference.target import Target
 from ich_mil.multimodal.inputs import Scaling, rows_of, signs_of
 from ich_mil.multimodal.layout import Columns, Rows, chunks_of
 from ich_mil.multimodal.posterior import Posterior, coefficient_table
 from ich_mil.multimodal.predict import CHUNK_NUMBERS, Predictions, plug_in, predict
-from ich_mil.multimodal.settings import Method, Prior, check_parameters
+from ich_mil.multimodal.settings import Prior, check_parameters
 from ich_mil.multimodal.storage import Stored, model_parts, read_pair, stored_model, write_pair
 
 NAME, FORMAT = "multimodal", "ich_mil.multimodal.2"
 """Name of the two files of a model, and their format."""
 
 MOST_COEFFICIENTS = 2000
-WORK, MATCH_SHARE = 40_000_000, 0.16
-"""Instances in all gradients of a fit at most, and share of the gradients that the approximation takes."""
-CHAINS, LEAST_LENGTH = 8, 10
-"""Chains of `hmc`, and the length below which none is run."""
+INSTANCES = 10_000
+"""Instances above which a fit takes fewer gradients, for the same time."""
+MATCH_SHARE, MATCH_MOST = 0.16, 640
+"""Share of the gradients that the normal approximation takes, and their number at most."""
+CHAINS, LEAST_LENGTH, MANY = 8, 10, 40_000
+"""Chains, the length below which none is run, and the gradients from which trajectories are long."""
 
 
 class MultimodalMIL(BaseEstimator):
@@ -58,13 +58,11 @@ class MultimodalMIL(BaseEstimator):
     P(δ = 1) = Φ(a + x b) and P(y = 1 | δ) = Φ(α + Σ δ x β), with coefficients of their own for each modality.
 
     Parameters:
-        method: `hmc` runs short Hamiltonian chains from a normal approximation of the posterior; above
-            60,000 instances the approximation itself serves. `nuts`: long chains by nutpie, the reference.
         prior: of the slopes. `learned`: N(0, τ²), with a learned scale τ for each modality and tier;
             `thesis`: N(0, 4), which inflates slopes.
-        gradients: of the likelihood that a fit by `hmc` may take; fewer above 13,000 instances.
-        chains: of `nuts`.
-        draws: kept draws of a chain of `nuts`.
+        gradients: of the likelihood that a fit may take, for Hamiltonian chains from a normal approximation
+            of the posterior. 4,000 give short chains, 240,000 chains that converge (the reference). Above
+            10,000 instances there are fewer in proportion; too few for chains leave the approximation.
         samples: draws of coefficients behind a prediction.
         random_state: seed of starts, chains and predictions.
         device: where to compute; None is the CPU.
@@ -75,31 +73,29 @@ class MultimodalMIL(BaseEstimator):
             the intercept of the bag), feature, mean, std, and the 95 % credible interval (lower, upper).
         posterior_: the draws behind the predictions.
         scalings_: standardisation of each modality.
-        acceptance_: mean probability of acceptance of `hmc`; None where no chain ran.
-        r_hat_, effective_samples_: of the worst coefficient (`nuts`).
+        chains_: draws (8, L, C) of all C coefficients by chain, for diagnostics (`ich_mil.convergence`); None
+            where no chain ran, and in a loaded model.
+        acceptance_: mean probability of acceptance; None where no chain ran.
     """
 
     coef_: pd.DataFrame
     posterior_: Posterior
     scalings_: list[Scaling]
+    chains_: torch.Tensor | None
     acceptance_: float | None
 
     def __init__(
         self,
         *,
-        method: Method = "hmc",
         prior: Prior = "learned",
         gradients: int = 4000,
-        chains: int = 4,
-        draws: int = 500,
         samples: int = 1000,
         random_state: int = 0,
         device: str | torch.device | None = None,
     ) -> None:
         """Take parameters; they are checked in `fit`."""
-        self.method, self.prior, self.gradients = method, prior, gradients
-        self.chains, self.draws = chains, draws
-        self.samples, self.random_state, self.device = samples, random_state, device
+        self.prior, self.gradients, self.samples = prior, gradients, samples
+        self.random_state, self.device = random_state, device
 
     def fit(self, X: Sequence[Values], bags: Sequence[Values], labels: Values) -> Self:
         """Fit to labelled bags.
@@ -151,21 +147,17 @@ class MultimodalMIL(BaseEstimator):
 
     def _draw(self, target: Target, generator: torch.Generator) -> torch.Tensor:
         """Draws (N, C) of all coefficients."""
-        gradients = min(self.gradients, WORK // target.likelihood.instances)
-        target, q = fit_gaussian(target, int(MATCH_SHARE * gradients), generator)
-        length = int((1 - MATCH_SHARE) * gradients / (CHAINS * MEAN_STEPS))
-        self.acceptance_ = None
+        gradients = self.gradients * min(1, INSTANCES / target.likelihood.instances)
+        matching = min(MATCH_SHARE * gradients, MATCH_MOST)
+        target, q = fit_gaussian(target, int(matching), generator)
+        steps = LONG if gradients >= MANY else SHORT
+        length = int((gradients - matching) / (CHAINS * sum(steps) / 2))
+        self.chains_ = self.acceptance_ = None
         if length < LEAST_LENGTH:
             return target.theta(q.draw(self.samples, generator))
-        chains = sample(target, q, chains=CHAINS, length=length, generator=generator)
-        theta = target.theta(chains.draws)
-        if self.method == "nuts":
-            draws = sample_nuts(target, chains, chains=self.chains, draws=self.draws, seed=self.random_state)
-            theta = target.theta(draws)
-            self.r_hat_, self.effective_samples_ = float(r_hat(theta).max()), float(bulk_ess(theta).min())
-        else:
-            self.acceptance_ = chains.acceptance
-        return theta.flatten(0, 1)
+        chains = sample(target, q, chains=CHAINS, length=length, steps=steps, generator=generator)
+        self.chains_, self.acceptance_ = target.theta(chains.draws), chains.acceptance
+        return self.chains_.flatten(0, 1)
 
     def predict_bag_proba(
         self, X: Sequence[Values], bags: Sequence[Values], *, return_std: bool = False

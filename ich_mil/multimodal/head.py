@@ -43,27 +43,20 @@ class MultimodalReport:
     """History of a fit.
 
     Attributes:
-        acceptance: mean probability of acceptance of `hmc`; None where no such chain ran.
-        r_hat: largest R-hat of `nuts`.
+        acceptance: mean probability of acceptance of the chains; None where none ran.
         message: the fit in one sentence.
     """
 
     acceptance: float | None
-    r_hat: float | None
     message: str
 
     @classmethod
     def of(cls, model: "MultimodalMIL", kinds: Sequence[str]) -> Self:
         """Report of a fitted model."""
-        used = f"{model.method} with {', '.join(kinds)}"
-        if model.method == "nuts":
-            convergence = f"R-hat {model.r_hat_:.3f}, {model.effective_samples_:.0f} effective draws"
-            return cls(None, model.r_hat_, f"{used}: {convergence}")
+        used = f"vMMIC with {', '.join(kinds)}"
         if model.acceptance_ is None:
-            return cls(
-                None, None, f"{used}: draws of the normal approximation, too many instances for chains"
-            )
-        return cls(model.acceptance_, None, f"{used}: {model.acceptance_:.0%} of the trajectories accepted")
+            return cls(None, f"{used}: draws of the normal approximation, too few gradients for chains")
+        return cls(model.acceptance_, f"{used}: {model.acceptance_:.0%} of the trajectories accepted")
 
 
 class MultimodalHead:
@@ -94,12 +87,12 @@ class MultimodalHead:
 
     @property
     def name(self) -> str:
-        """Method and sizes, such as 'vMMIC (hmc), 8 slice features'."""
+        """Method and sizes, such as 'vMMIC, 8 slice features'."""
         sizes = [len(scaling.mean) for scaling in self.model.scalings_[1:]]
         contents = [f"{len(self.x_mean)} slice features"]
         for kind, size in zip(self.extras, sizes, strict=True):
             contents.append(f"{size} {kind}{' features' if kind == 'sentence' else ''}")
-        return f"vMMIC ({self.own.method}), {', '.join(contents)}"
+        return f"vMMIC, {', '.join(contents)}"
 
     @classmethod
     def fit(

@@ -10,17 +10,14 @@ from pydantic.dataclasses import dataclass
 
 from ich_mil.errors import ConfigError
 
-Method = Literal["hmc", "nuts"]
 Prior = Literal["learned", "thesis"]
-CHOICES = {"method": get_args(Method), "prior": get_args(Prior)}
-LEAST = {"gradients": 1, "chains": 2, "draws": 4, "samples": 2, "random_state": 0}
+LEAST = {"gradients": 1, "samples": 2, "random_state": 0}
 
 
 def check_parameters(parameters: Mapping[str, Any]) -> None:
     """Raise `ConfigError` unless the parameters of `MultimodalMIL` are in range; others are ignored."""
-    for name, allowed in CHOICES.items():
-        if parameters.get(name, allowed[0]) not in allowed:
-            raise ConfigError(f"{name} must be one of {', '.join(allowed)}; got {parameters[name]!r}")
+    if parameters.get("prior", "learned") not in (priors := get_args(Prior)):
+        raise ConfigError(f"prior must be one of {', '.join(priors)}; got {parameters['prior']!r}")
     for name, low in LEAST.items():
         value = parameters.get(name, low)
         if not isinstance(value, Integral) or isinstance(value, bool) or int(value) < low:
@@ -32,19 +29,13 @@ class MultimodalSettings:
     """Settings of `head: {family: multimodal}`; random_state and calibration are those of `head`.
 
     Attributes:
-        method: inference, as in `MultimodalMIL`.
         prior: prior of the slopes, as in `MultimodalMIL`.
-        gradients: gradients of a fit by `hmc`, as in `MultimodalMIL`.
-        chains: chains of `nuts`.
-        draws: kept draws of a chain of `nuts`.
+        gradients: gradients of a fit, as in `MultimodalMIL`.
         text_features: number of features of a sentence (`SentenceEmbedding`).
     """
 
-    method: Method = "hmc"
     prior: Prior = "learned"
     gradients: int = 4000
-    chains: int = 4
-    draws: int = 500
     text_features: Annotated[int, Field(ge=1)] = 10
 
     def __post_init__(self) -> None:

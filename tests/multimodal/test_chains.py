@@ -9,8 +9,7 @@ from scipy.special import ndtr
 
 from ich_mil.convergence import bulk_ess, r_hat
 from ich_mil.multimodal.inference.gaussian import Normal, fit_gaussian, match
-from ich_mil.multimodal.inference.hmc import sample
-from ich_mil.multimodal.inference.nuts import sample_nuts
+from ich_mil.multimodal.inference.hmc import LONG, SHORT, sample
 from ich_mil.multimodal.inference.target import Target
 from tests.multimodal.bags import likelihood_of, simulated
 
@@ -53,23 +52,14 @@ def check(draws: torch.Tensor, mean: np.ndarray, variance: np.ndarray) -> None:
         np.testing.assert_array_less((values.mean((0, 1)) - torch.from_numpy(truth)).abs(), 4 * error)
 
 
-def test_chains_against_quadrature():
+@pytest.mark.parametrize("steps", [SHORT, LONG])
+def test_chains_against_quadrature(steps):
     target, mean, variance = small()
     generator = torch.Generator().manual_seed(0)
     target, q = fit_gaussian(target, 400, generator)
-    chains = sample(target, q, chains=8, length=150, generator=generator)
+    chains = sample(target, q, chains=8, length=150, generator=generator, steps=steps)
     assert 0.6 < chains.acceptance < 0.99
     check(target.theta(chains.draws), mean, variance)
-
-
-@pytest.mark.filterwarnings("ignore:.*ArviZ is undergoing")
-def test_nuts_against_quadrature():
-    pytest.importorskip("nutpie", reason="extra 'sampling'")
-    target, mean, variance = small()
-    generator = torch.Generator().manual_seed(0)
-    target, q = fit_gaussian(target, 400, generator)
-    short = sample(target, q, chains=8, length=20, generator=generator)
-    check(target.theta(sample_nuts(target, short, chains=2, draws=500, seed=0)), mean, variance)
 
 
 class NormalTarget(Target):

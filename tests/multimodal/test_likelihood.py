@@ -101,6 +101,19 @@ def test_hopeless_coefficients_stay_finite():
     assert float(values.max()) == pytest.approx(0.0, abs=1e-6)
 
 
+@pytest.mark.parametrize("scale", [np.nan, np.inf, 1e200])
+def test_coefficients_that_overflow_leave_other_sets_as_they_are(scale):
+    """A trajectory of one chain that diverges."""
+    X, bags, y, _ = simulated(40, np.random.default_rng(8))
+    theta = coefficients(1.0)
+    likelihood = likelihood_of(X, bags, y)
+    values, gradients = likelihood(torch.stack([theta, scale * theta]))
+    wanted = likelihood(theta[None])
+    # bags that run together have the nodes of the largest, which moves P by less than TOLERANCE
+    torch.testing.assert_close(values[0], wanted[0][0], rtol=1e-6, atol=1e-5)
+    torch.testing.assert_close(gradients[0], wanted[1][0], rtol=1e-5, atol=1e-4)
+
+
 def test_a_sample_of_bags_is_theirs():
     likelihood, theta = likelihood_of(*simulated(40, np.random.default_rng(9))[:3]), coefficients(1.0)
     some = likelihood.some(10, torch.Generator().manual_seed(0))

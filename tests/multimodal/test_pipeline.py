@@ -84,7 +84,7 @@ def features(config: RunConfig) -> FeatureSet:
 
 def test_a_run_from_tables_to_results(config, run):
     model = load_model(run)
-    assert model.provenance.name == "vMMIC (hmc), 3 slice features, 3 sentence features, 2 covariates"
+    assert model.provenance.name == "vMMIC, 3 slice features, 3 sentence features, 2 covariates"
     assert model.provenance.calibration == "Platt scaling on held-out scans, 50% of them positive"
     metrics = pd.read_csv(run / "external" / "metrics.csv").set_index(["model", "level", "metric"]).value
     assert metrics["multimodal head", "scan", "auc"] > 0.9
@@ -97,7 +97,7 @@ def test_a_run_from_tables_to_results(config, run):
     assert scan.std > 0
     assert [one.kind for one in results.scans[-1].extras][-1] == "sentence"  # its covariates are not known
     told = json.loads((run / "head_fit.json").read_text())["message"]
-    assert told.startswith("hmc with slice, sentence, covariates: ")
+    assert told.startswith("vMMIC with slice, sentence, covariates: ")
     train(config, resume=True)  # nothing is left to do
     moved = [abs(value - scan.probability) for value, _ in ranking(scan)]
     assert moved == sorted(moved, reverse=True)
@@ -163,7 +163,7 @@ def test_any_function_of_sentences_embeds_them(features, tmp_path):
     with pytest.raises(ModelError, match="embed="):
         MultimodalHead.load(tmp_path)
     again = MultimodalHead.load(tmp_path, embed=lengths)
-    assert again.name == "vMMIC (hmc), 3 slice features, 2 sentence features, 2 covariates"
+    assert again.name == "vMMIC, 3 slice features, 2 sentence features, 2 covariates"
     wanted, got = (scan_logits(one.draw(features, 50, seed=0)) for one in (head, again))
     torch.testing.assert_close(got, wanted, rtol=0, atol=0)
     with pytest.raises(ModelError, match="3 features a slice, these have 8"):
@@ -176,7 +176,7 @@ def test_damaged_head_files_are_refused(features, tmp_path):
     MultimodalHead.fit(features, settings, own, embed=lengths).save(tmp_path)
     path, tensors = tmp_path / "head.json", tmp_path / "head.safetensors"
     about, state = json.loads(path.read_text()), load_file(tensors)
-    for changed in (about | {"parameters": [1]}, about | {"own": about["own"] | {"draws": 0}}):
+    for changed in (about | {"parameters": [1]}, about | {"own": about["own"] | {"gradients": 0}}):
         path.write_text(json.dumps(changed))
         with pytest.raises(ModelError, match=r"head\.json"):
             MultimodalHead.load(tmp_path, embed=lengths)

@@ -1,4 +1,4 @@
-"""Short Hamiltonian chains on the exact posterior from draws of its normal approximation: the fast default.
+"""Hamiltonian chains on the exact posterior from draws of its normal approximation.
 
 In: a `Target` and its `Normal`. Out: draws of positions.
 
@@ -18,9 +18,9 @@ from torch import Tensor
 from ich_mil.multimodal.inference.gaussian import COARSE, Normal, match
 from ich_mil.multimodal.inference.target import Target
 
-LEAST, MOST = 4, 10
-"""Leapfrog steps of a trajectory, drawn afresh for each. The acceptance is by the exact density."""
-MEAN_STEPS = (LEAST + MOST) / 2
+SHORT, LONG = (4, 10), (10, 24)
+"""Least and most leapfrog steps of a trajectory, drawn afresh for each: of short chains, and of chains that
+are long enough to adapt the size of a step to them. The acceptance is by the exact density."""
 ACCEPTANCE, FIRST_STEP = 0.8, 0.3
 WINDOWS = (0.1, 0.15, 0.2)
 """Shares of the trajectories in the windows of warm-up."""
@@ -35,12 +35,20 @@ class Chains:
     q: Normal
 
 
-def sample(target: Target, q: Normal, *, chains: int, length: int, generator: torch.Generator) -> Chains:
-    """Run R = `chains` chains of `length` trajectories."""
+def sample(
+    target: Target,
+    q: Normal,
+    *,
+    chains: int,
+    length: int,
+    generator: torch.Generator,
+    steps: tuple[int, int] = SHORT,
+) -> Chains:
+    """Run R = `chains` chains of `length` trajectories, each of least to most `steps`."""
     position, log_step, left = q.draw(chains, generator), math.log(FIRST_STEP), length
     for window in (*(math.ceil(share * length) for share in WINDOWS), 0):
         number = window or left
-        moves = _Moves(target, q, position, generator)
+        moves = _Moves(target, q, position, steps, generator)
         for k in range(number):
             acceptance = moves.trajectory(math.exp(log_step))
             if window:
@@ -56,8 +64,11 @@ def sample(target: Target, q: Normal, *, chains: int, length: int, generator: to
 class _Moves:
     """Chains at `position` (R, X) with one whitening, and what they pass."""
 
-    def __init__(self, target: Target, q: Normal, position: Tensor, generator: torch.Generator) -> None:
+    def __init__(
+        self, target: Target, q: Normal, position: Tensor, steps: tuple[int, int], generator: torch.Generator
+    ) -> None:
         self.target, self.q, self.position, self.generator = target, q, position, generator
+        self.least, self.most = steps
         self.value, self.slope = target(position)[0], target(position, tolerance=COARSE)[1]
         self.draws: list[Tensor] = []
         self.slopes: list[Tensor] = []
@@ -69,7 +80,8 @@ class _Moves:
         momentum = torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
         energy = self.value - momentum.square().sum(1) / 2
         x, slope = self.position, self.slope
-        for _ in range(int(torch.randint(LEAST, MOST + 1, (), generator=generator, device=like.device))):
+        number = torch.randint(self.least, self.most + 1, (), generator=generator, device=like.device)
+        for _ in range(int(number)):
             momentum = momentum + step / 2 * (slope @ root)
             x = x + step * (momentum @ root.mT)
             slope = self.target(x, tolerance=COARSE)[1]

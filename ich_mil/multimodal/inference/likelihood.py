@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -72,17 +73,12 @@ class Likelihood:
     def __init__(self, rows: Sequence[Rows], signs: Tensor, columns: Columns) -> None:
         self.rows, self.signs, self.columns = rows, signs, columns
         self.widths = [1 + part.x.shape[1] for part in rows]
-        designs, start = [], 0
-        features: list[int] = []
-        for part, width in zip(rows, self.widths, strict=True):
-            design = part.x.new_zeros(len(part.x), sum(self.widths))
-            design[:, start] = 1
-            design[:, start + 1 : start + width] = part.x
-            designs.append(design)
-            features += range(start + 1, start + width)
-            start += width
+        parts = [torch.cat([part.x.new_ones(len(part.x), 1), part.x], dim=1) for part in rows]
+        starts = np.cumsum([0, *self.widths])
+        features = np.delete(np.arange(starts[-1]), starts[:-1])
         self._features = torch.tensor(features, device=signs.device)
-        joined = Rows(torch.cat(designs), torch.cat([part.bags for part in rows]))
+        # (N, P), block-diagonal in the modalities
+        joined = Rows(torch.block_diag(*parts), torch.cat([part.bags for part in rows]))
         order = torch.as_tensor(value_order(joined))
         sizes = torch.bincount(joined.bags, minlength=len(signs)).cpu()
         turns = Turns(torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
@@ -152,7 +148,8 @@ class Likelihood:
         effect, alpha = effect * of_row, alpha * shrink
         totals, by_alpha = torch.empty_like(signs), torch.empty_like(signs)  # P(y = 1) - ½, and ∂P / ∂α
         turned, by_effect = torch.empty_like(effect), torch.empty_like(effect)
-        for group, rows, counts, nodes in self._groups((need * shrink).ceil().long()):
+        allowed = (need * shrink).nan_to_num(MOST_NODES)  # coefficients that overflow have values of NaN
+        for group, rows, counts, nodes in self._groups(allowed.ceil().long()):
             sums = _inverted(alpha[group], p[rows], q[rows], effect[rows], counts, nodes, cut / nodes)
             totals[group], by_alpha[group], turned[rows], by_effect[rows] = sums
         values = (0.5 + signs * totals).clamp(min=tolerance)

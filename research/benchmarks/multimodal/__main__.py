@@ -1,7 +1,7 @@
-"""vMMIC: the authors' simulated set, NUTS, coverage, calibration, speed, the thesis's grid.
+"""vMMIC: the authors' simulated set, chains that converge, coverage, calibration, speed, the thesis's grid.
 
-    python -m research.benchmarks.multimodal [--parts authors,nuts,coverage,sbc,time,grid] [--replicates 5]
-        [--cells 0,1,2] [--write]
+    python -m research.benchmarks.multimodal [--parts authors,reference,coverage,sbc,time,grid]
+        [--replicates 5] [--cells 0,1,2] [--write]
 
 Bags are simulated by `simulated.py`, baselines are those of `baselines.py`. The grid goes on from the
 replicates that it has kept (`grid.py`). Processor seconds are of one thread. No bag is scored by a model that
@@ -13,12 +13,12 @@ from collections.abc import Callable
 import torch
 
 from research.benchmarks.multimodal.grid import GRID, grid
-from research.benchmarks.multimodal.simulations import authors, coverage, nuts, simulation_based, time
+from research.benchmarks.multimodal.simulations import authors, coverage, reference, simulation_based, time
 from research.benchmarks.record import command_line
 
 PARTS: dict[str, Callable[[int], None]] = {
     "authors": authors,
-    "nuts": nuts,
+    "reference": reference,
     "coverage": coverage,
     "sbc": simulation_based,
     "time": time,
