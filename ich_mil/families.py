@@ -1,4 +1,7 @@
-"""Families of heads; importable without torch. A new family is the file of its class and an entry here."""
+"""Families of heads; importable without torch. A new family is the file of its class and an entry here.
+
+Gaussian processes are one entry; their families stand in `ich_mil.gp.settings`.
+"""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, get_args

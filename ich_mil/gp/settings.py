@@ -115,7 +115,8 @@ class HeadSettings:
         family: `psi` (ψ-VGPMIL), `large_margin` (LM-VGPMIL), `probit` (MIL-GP-Probit by variational
             inference) or `gibbs` (the same model by Gibbs sampling).
         preset: `default`, `paper` or `public` (`VARIANTS`), for ψ-VGPMIL.
-        density: ψ: `logistic` (VGPMIL) or `gamma` (G-VGPMIL); for `Head` also an object such as `LogDensity`.
+        density: ψ: `logistic` (VGPMIL) or `gamma` (G-VGPMIL, Student's t); for `Head` also an object such as
+            `LogDensity`.
         alpha: α of the Gamma density.
         beta: β of the Gamma density.
         n_inducing: number of inducing points M, half of them for the slices of positive scans.

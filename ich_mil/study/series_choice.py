@@ -43,18 +43,19 @@ def rank_series(series: Sequence[Series], site: SitePhrases = ()) -> list[Series
 
     1. extent of at least 60 mm (shorter series are timing or test scans)
     2. the head, then also a part of it, then only a part of it (sinus, orbit, ...), then another body part
-    3. plain, then bone, then post-contrast, then derived from dual-energy CT, then not axial
+    3. plain, then bone, then post-contrast, then of dual-energy or perfusion CT, then not axial
     4. extent of at most 260 mm (longer series include the trunk)
     5. extent of at least 100 mm
     6. no gap
     7. slice spacing of 2.5-5 mm, then up to 7.5 mm, then thinner (to be averaged), then thicker
     8. explicitly without contrast, then unknown
-    9. tube voltage of a conventional head scan, then another
-    10. not mixed from dual-energy CT
-    11. fewer defects
-    12. more slices
-    13. not a repeat (folder name ending in -2, -3, ...)
-    14. series UID, kernel and path, which make the result independent of the input order
+    9. original, then derived from other images (ImageType), such as copies with marks
+    10. tube voltage of a conventional head scan, then another
+    11. not mixed from dual-energy CT
+    12. fewer defects
+    13. more slices
+    14. not a repeat (folder name ending in -2, -3, ...)
+    15. series UID, kernel and path, which make the result independent of the input order
     """
     return sorted(series, key=lambda candidate: _rank(candidate, site))
 
@@ -225,6 +226,7 @@ def _rank(series: Series, site: SitePhrases) -> tuple[bool | int | str, ...]:
         Code.GAP in codes,
         step_class,
         _contrast(series, site) is not False,
+        series.headers[0].image_type.upper().startswith("DERIVED"),
         _unusual_voltage(series),
         is_mixed(series.headers[0].image_type, _text(series)),
         sum(code in _DEFECTS for code in codes),

@@ -1,4 +1,4 @@
-"""Words of series: body part, kernel, and images of dual-energy CT, in free text of scanners and sites.
+"""Words of series: body part, kernel, images of dual-energy and perfusion CT, in free text of sites.
 
 In: SeriesDescription, BodyPartExamined, ConvolutionKernel, ImageType. Out: what they name. Texts are often
 empty and sometimes wrong; a description outranks BodyPartExamined, which is often the default of a protocol.
@@ -13,7 +13,7 @@ from enum import IntEnum
 
 _HEAD = re.compile(
     r"head|brain|skull|crani|cr[aâ]n[ei]|cereb|neuro|enc[eé]f|kopf|sch(ä|ae?)del|hirn|t[eê]te\b|cabe[cz]|testa\b"
-    r"|hoofd|hersen|hoved|aivo|g[lł]ow[aęy]|m[oó]zg|kafa|beyin|голов|мозг|頭|头|颅|顱|脑|脳",
+    r"|hoofd|hersen|hoved|aivo|g[lł]ow[aęy]|m[oó]zg|kafa|beyin|голов|мозг|頭|头|颅|顱|脑|脳|\btou?bu\b|\bnou\b",
     re.IGNORECASE,
 )
 _PART_OF_HEAD = re.compile(
@@ -21,16 +21,20 @@ _PART_OF_HEAD = re.compile(
     r"|mandib|\bdent|\bjaw|kiefer|\btmj\b|temporo.?mandib|\batm\b|temporal|petrous|mastoid|felsenbein|\bro[ck]her"
     r"|\bia[cm]s?\b|inner.?ear|\bears?\b|oreille|o[iíy]dos?\b|cochlea|nas(al|e)\b|\bnose\b|zygom|mittelgesicht"
     r"|(gesichts|facial|face).?(sch(ä|ae?)del|skull|bones?)|(skull|crani\w*).?base|base.?(of.?)?(the.?)?(skull|crane)"
-    r"|sch(ä|ae?)delbasis|\bsella\b|pituitar|hypophys|副鼻|鼻窦|鼻竇|眼|颞骨|顳骨|側頭骨|颌|顎|内耳|пазух|глазниц|височн",
+    r"|sch(ä|ae?)delbasis|\bsella\b|pituitar|hypophys|副鼻|鼻窦|鼻竇|眼|颞骨|顳骨|側頭骨|颌|顎|内耳|пазух|глазниц|височн"
+    r"|\bganmen|\bganka\b|fukubiku?u|sokutou?kotsu|\bnaiji\b|\bkagaku\b",
     re.IGNORECASE,
 )
 _OTHER_PART = re.compile(
     r"chest|thora|abdo|pelvi|spin(e|al)\b|cervical|lumbar|\bneck\b|extremit|shoulder|\bhip\b|\bknee\b|\bankle\b"
     r"|\bfoot\b|\bwrist\b|\bhand\b|\belbow\b|\b(upper|lower)?(arm|leg)\b|\bheart\b|cardiac|coronary|\blung|\bliver\b"
-    r"|kidney|aort|\b[hbl]ws\b|rachis|columna|col\.? ?cerv|\bhals\b|wirbel|colonna|颈|頸|胸|腹|脊",
+    r"|kidney|aort|\b[hbl]ws\b|rachis|columna|col\.? ?cerv|\bhals\b|wirbel|colonna|颈|頸|胸|腹|脊"
+    r"|keitsui|youtsui|kyoubu|fukubu\b|keibu\b",
     re.IGNORECASE,
 )
-_BONE = re.compile(r"bone|knochen|osseous|temporal|petrous|\biac\b|\bdetails?\b", re.IGNORECASE)
+_BONE = re.compile(
+    r"bone|knochen|osseous|temporal|petrous|\biac\b|\bdetails?\b|\bhone\b|kotsu", re.IGNORECASE
+)
 # Sharp kernels. GE: BONE, BONEPLUS, EDGE, LUNG, DETAIL, ULTRA. Siemens: a number of 50 or more (H60s, Hr64,
 # Bl57). Philips: D, E, L and Y filters, also with their name ("Y-Sharp (YA)"). Canon: FC30-39, FC50-59,
 # FC80-89. United Imaging and others: names with SHARP or BONE. A backslash separates several values.
@@ -55,6 +59,10 @@ _SPECTRAL = (
             r"|uric.?acid|calcium.?suppress|\bno.?water\b|\brho.?z\b",
             re.IGNORECASE,
         ),
+    ),
+    (
+        "a map of perfusion",
+        re.compile(r"\\(?:.* )?perf\b|\b(cb[fv]|mtt|t-?max|ttp|ttd|pbv)\b", re.IGNORECASE),
     ),
     (
         "an image of one tube voltage of two",
@@ -103,7 +111,7 @@ def is_sharp_kernel(kernel: str) -> bool:
 
 
 def spectral_kind(image_type: str, description: str) -> str:
-    """Kind of an image of dual-energy CT that is no conventional image, in words; '' for a conventional one.
+    """Kind of an image of dual-energy or perfusion CT, in words; '' for a conventional image.
 
     A mixed image of both tube voltages counts as conventional.
     """

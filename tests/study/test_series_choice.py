@@ -54,6 +54,10 @@ def test_choice_as_in_cq500():
     [
         (series_of("z", 32, 5.0), series_of("a", 32, 5.0, contrast=True)),
         (series_of("z", 32, 5.0), series_of("a", 32, 5.0, kernel="BONEPLUS")),
+        (series_of("z", 32, 5.0), series_of("a", 40, 5.0, image_type=r"DERIVED\SECONDARY\AXIAL")),
+        (series_of("z", 32, 5.0, description="TOUBU"), series_of("a", 40, 5.0, description="TOUBU HONE")),
+        (series_of("z", 32, 5.0, description="TOUBU"), series_of("a", 40, 5.0, description="GANMEN NANBU")),
+        (series_of("z", 32, 5.0, description="NOU"), series_of("a", 40, 5.0, description="KEITSUI")),
         (series_of("z", 32, 5.0, kernel="FC68"), series_of("a", 40, 5.0, kernel="FC81")),
         (series_of("z", 22, 7.0), series_of("a", 32, 5.0, contrast=True)),
         (series_of("z", 32, 5.0), series_of("a", 260, 0.625)),

@@ -8,6 +8,7 @@ from ich_mil.study.series_words import Part, is_sharp_kernel, part_of, spectral_
 
 MONO, MATERIAL = "a virtual monoenergetic image", "a map of a material"
 VOLTAGE, DUAL = "an image of one tube voltage of two", "an image of dual-energy CT"
+PERFUSION = "a map of perfusion"
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,10 @@ VOLTAGE, DUAL = "an image of one tube voltage of two", "an image of dual-energy 
         (r"ORIGINAL\PRIMARY\LOCALIZER", "Topogram", ""),
         ("", "Fat sat head", ""),
         ("", "Water cal phantom head", ""),
+        (r"DERIVED\SECONDARY\AXIAL\CT_SOM7 PERF", "Neuro PBV", PERFUSION),
+        (r"DERIVED\PRIMARY\AXIAL", "CBF RAPID", PERFUSION),
+        ("", "Tmax", PERFUSION),
+        (r"ORIGINAL\PRIMARY\AXIAL", "Head perfect 5mm", ""),
     ],
 )
 def test_spectral_kinds(image_type, description, kind):

@@ -22,8 +22,9 @@ class SetSettings:
     """Settings of a data set.
 
     Attributes:
-        layout: `rsna`, `cq500`, `folder` (DICOM with a table of labels), `slices` (single slices, pictures or
-            DICOM, with a table of labels), or `features` (slice features, `ich_mil.sets.feature_files`).
+        layout: `rsna`, `cq500`, `folder` (DICOM or NIfTI with a table of labels), `slices` (single slices,
+            pictures or DICOM, with a table of labels), or `features` (slice features,
+            `ich_mil.sets.feature_files`).
         root: path of the folder or file; `$NAME` is replaced by the environment variable, `{member}` by the
             number of the ensemble member.
         name: name in outputs, preferably stating whether the data are real or synthetic; default: the name of

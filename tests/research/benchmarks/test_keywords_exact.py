@@ -34,7 +34,7 @@ def test_gibbs_has_the_posterior_as_its_limit(monkeypatch):
     monkeypatch.setattr(exact, "V", 1.0)
     Q, known, rng = random_walk_matrix(4), first_known(4, 1), np.random.default_rng(0)
     proba, evidence = by_importance(Q, known, rng)
-    np.testing.assert_allclose(exact.gibbs(Q, known, sweeps=6000, rng=rng), proba, atol=0.02)
+    np.testing.assert_allclose(exact.gibbs(Q, known, sweeps=120_000, rng=rng), proba, atol=0.02)
     model = exact.MeanField(Q, known)
     for _ in range(500):
         model.sweep()
