@@ -154,7 +154,8 @@ def _runs_on(previous: str, line: str, *, cased: bool, blank: bool, rules: Rules
     """Whether `line` continues the sentence of the previous line."""
     role, rest = _heading(previous, rules)
     if previous.endswith(":"):
-        return not role and rest is None  # "hemorrhage:", with its value on the next line
+        # "hemorrhage:", with its value on the next line, and no further entry without one
+        return not role and rest is None and not line.endswith(":")
     if _ITEM.match(line) and not line[0].isalpha() and not re.match(r"\d+ ?(?:\.\d|mm|cm|x\b)", line):
         return False
     if re.search(r"[.?!;]$", previous) or (role and not rest) or _heading(line, rules)[1] is not None:

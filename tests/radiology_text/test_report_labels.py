@@ -54,6 +54,7 @@ def labelled(*reports):
         ("CT head and cervical spine. Small SDH.", "positive", "stated"),
         ("MRI is advised after this CT. Small SDH.", "positive", "stated"),
         ("FINDINGS:", "uncertain", "silent"),
+        ("INTRACRANIAL HEMORRHAGE:\n\nEXTRA-AXIAL SPACES:\n\nVENTRICLES:", "uncertain", "unread"),
         ("Thin left SDH on 12 April. It has resolved.", "uncertain", "unread"),
         ("The left SDH has resolved. The right one has not.", "uncertain", "unread"),
         ("Blood along the tentorium. There is none.", "uncertain", "unread"),
