@@ -75,7 +75,7 @@ class MultimodalMIL(BaseEstimator):
         scalings_: standardisation of each modality.
         chains_: draws (8, L, C) of all C coefficients by chain, for diagnostics (`ich_mil.convergence`); None
             where no chain ran, and in a loaded model.
-        acceptance_: mean probability of acceptance; None where no chain ran.
+        acceptance_: mean probability of acceptance; None as `chains_`.
     """
 
     coef_: pd.DataFrame
@@ -227,6 +227,7 @@ class MultimodalMIL(BaseEstimator):
         posterior, scalings, parameters = model_parts(stored, list(MultimodalMIL().get_params()), where)
         model = MultimodalMIL(**parameters)
         model.posterior_, model.scalings_ = posterior, scalings
+        model.chains_ = model.acceptance_ = None
         model._adopt()
         return model
 

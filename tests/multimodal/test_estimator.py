@@ -170,6 +170,8 @@ def test_storage_to_the_bit(fitted, test, tmp_path):
         np.testing.assert_array_equal(back.predict_bag_proba(*test[:2]), fitted.predict_bag_proba(*test[:2]))
         pd.testing.assert_frame_equal(back.coef_, fitted.coef_)
         assert back.get_params() == fitted.get_params()
+        assert fitted.chains_ is not None
+        assert back.chains_ is None
     (tmp_path / "v" / "multimodal.json").write_text("{}")
     (tmp_path / "g" / "multimodal.safetensors").write_bytes(b"x")
     for folder in ("v", "g", "absent"):

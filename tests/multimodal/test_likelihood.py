@@ -112,6 +112,8 @@ def test_coefficients_that_overflow_leave_other_sets_as_they_are(scale):
     # bags that run together have the nodes of the largest, which moves P by less than TOLERANCE
     torch.testing.assert_close(values[0], wanted[0][0], rtol=1e-6, atol=1e-5)
     torch.testing.assert_close(gradients[0], wanted[1][0], rtol=1e-5, atol=1e-4)
+    lost, _ = likelihood(scale * theta[None])
+    assert not bool(lost > values[0])
 
 
 def test_a_sample_of_bags_is_theirs():
