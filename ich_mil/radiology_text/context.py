@@ -23,6 +23,7 @@ from typing import Literal, get_args
 from ich_mil.radiology_text.language.reach import (
     FINDINGS,
     Clause,
+    alternative,
     clauses,
     cue,
     inside,
@@ -37,7 +38,7 @@ from ich_mil.radiology_text.rules import Match, Rules, default_rules, split_word
 
 Label = Literal["present", "absent", "uncertain", "other", "none"]
 LABELS: tuple[Label, ...] = get_args(Label)
-Denied = Literal["", "any", "acute", "gone", "part"]
+Denied = Literal["", "any", "acute", "most", "gone", "part"]
 Reason = Literal["", "hedged", "implied", "unread"]
 _STRENGTH: tuple[Label, ...] = ("present", "uncertain", "absent", "other")
 _OWN: dict[str, Label] = {"absent": "absent", "implied": "uncertain", "history": "other"}
@@ -58,7 +59,7 @@ class Verdict:
         evidence: the deciding words, as written in the sentence.
         reason: why a sentence is uncertain: `hedged`, `implied` ("no new hemorrhage") or `unread` (not
             understood).
-        denied: scope of the negation of an absent sentence: `any` blood; `acute` blood or several
+        denied: scope of the negation of an absent sentence: `any` blood; `acute` blood; `most`, several
             compartments; blood that is `gone`; or `part`, a single compartment. '' for other labels.
         normal: whether the examination as a whole is called normal.
         bare: whether a present sentence only names a bleed, without place, size, age or verb.
@@ -169,7 +170,8 @@ def _judge_finding(match: Match, clause: Clause, names: set[int]) -> _Mention:
         clause.words
     ):  # an entry without a value
         return _Mention("uncertain", match, reason="unread")
-    if affirmed := cue(match, clause, "present")[0]:
+    denied_before = absent and how == "yes" and absent.end <= match.start  # "absence of blood is confirmed"
+    if not denied_before and (affirmed := cue(match, clause, "present")[0]):
         return _Mention("present", match, affirmed)
     if "unread" in (how, implies):
         return _Mention("uncertain", match, absent or implied, "unread")
@@ -178,7 +180,7 @@ def _judge_finding(match: Match, clause: Clause, names: set[int]) -> _Mention:
     if absent and how == "yes":
         clear = _is_clear(clause, names) and not measured(match, clause)
         return _Mention("absent", match, absent) if clear else _Mention("uncertain", match, absent, "unread")
-    if hedge := cue(match, clause, "uncertain")[0] or _hedged(match, clause):
+    if hedge := cue(match, clause, "uncertain")[0] or _hedged(match, clause) or alternative(match, clause):
         return _Mention("uncertain", match, hedge, "hedged")
     if (past := cue(match, clause, "past")[0]) and not clause.of("now"):
         return _Mention("uncertain", match, past, "implied")
@@ -193,10 +195,13 @@ def _judge_finding(match: Match, clause: Clause, names: set[int]) -> _Mention:
 
 
 def _hedged(match: Match, clause: Clause) -> Match | None:
-    """A hedge before a finding with nothing between that ends it, whatever its side and scope."""
+    """A hedge before a finding with nothing between that ends it, whatever its side and scope.
+
+    Commas end no hedge in a list of alternatives ("could be thickening, artifact or a thin hematoma").
+    """
     for hedge in reversed(clause.of("uncertain", high=match.start)):
-        between = clause.words[hedge.end : match.start]
-        if not {",", "and", "with"} & set(between) and not clause.of(
+        between = set(clause.words[hedge.end : match.start])
+        if not ({"and", "with"} if "or" in between else {",", "and", "with"}) & between and not clause.of(
             "ends", "relation", low=hedge.end, high=match.start
         ):
             return hedge
@@ -240,9 +245,9 @@ def _shown(match: Match, clause: Clause) -> str:
 
 
 def part_of(heading: str) -> Denied:
-    """Scope of a denial below a heading: `part` of a compartment, `acute` of the brain, else `any`."""
+    """Scope of a denial below a heading: `part` of a compartment, `most` of the brain, else `any`."""
     roles = default_rules().of_heading(heading)
-    return "part" if roles & {"kind", "place", "space"} else "acute" if "part" in roles else "any"
+    return "part" if roles & {"kind", "place", "space"} else "most" if "part" in roles else "any"
 
 
 def is_outside(heading: str, text: str) -> bool:
@@ -271,7 +276,7 @@ def _denied(mentions: Sequence[tuple[_Mention, tuple[str, ...]]], words: Sequenc
     if any(not _AGES & set(words[cue_.end : match.start]) for cue_, match in wide):
         return "any"
     if wide or len({kind for _, _, kinds in cued for kind in kinds}) > 1:
-        return "acute"
+        return "acute" if wide else "most"
     return "gone" if any(_is_gone(mention, words) for mention, _ in mentions) else "part"
 
 

@@ -65,11 +65,15 @@ _OTHER_EXAMINATION = re.compile(
     re.I,
 )
 """Title of an examination of another kind or part of the body."""
+_ACUTE = re.compile(r"\bacute(?:\W+\w+){,3}?\W+(?:ha?em[oa]|blood|bleed|[se]dh\b|sah\b|ivh\b|subdural)", re.I)
+"""Acute blood in a sentence that states some."""
 _REFERS = re.compile(
     r"\W*(?:(?:it|this|these|those|they|both|all|the (?:left|right|other|former|latter)(?: one)?)\b.*"
     r"\b(?:resolved|cleared|gone|none|no longer|disappeared|absent|resorbed|vanished|(?:has|have) not\W)"
-    r"|.*\b(?:withdrawn|retracted|disregard|wrong patient|consensus (?:is |was )?not reached)\b"
-    r"|none\b|there (?:is|are|was|were) none|.*[:,] *(?:gone|resolved|cleared|none)\W*$)",
+    r"|.*\b(?:withdrawn|retracted|disregard|wrong patient|consensus (?:is |was )?not reached"
+    r"|not a formal report|see (?:the )?(?:separate|other|full) report)\b"
+    r"|none\b|there (?:is|are|was|were) none|.*[:,] *(?:gone|resolved|cleared|none)\W*$"
+    r"|.*\b(?:today|now)\b.*: nil\W*$)",
     re.I,
 )
 """Sentence without a finding that turns or suspends an earlier one ("It has resolved.")."""
@@ -125,7 +129,7 @@ def _state(report: Report, sentence: Sentence, rules: Rules | None) -> Statement
     if not sentence.finding or is_outside(sentence.section, sentence.text):
         label = verdict.label if verdict.label == "none" else "other"
         verdict = Verdict(label, evidence=(f"{sentence.section or '?'}:", *verdict.evidence))
-    elif verdict.denied == "any" and (covered := part_of(sentence.section)):
+    elif verdict.denied in ("any", "acute") and (covered := part_of(sentence.section)) != "any":
         verdict = replace(verdict, denied=covered)
     return Statement(report.name, report.scan, sentence.text, verdict, sentence.section)
 
@@ -176,7 +180,8 @@ def _decide(statements: Sequence[Statement]) -> tuple[Outcome, str, tuple[str, .
     amended = any(
         _LATER.search(row.section) and row.verdict.label in ("absent", "uncertain") for row in statements
     )
-    if present and not later and ("any" in denied or normal or amended or (bare and denied)):
+    acute = "acute" in denied and any(_ACUTE.search(statement.text) for statement in present)
+    if present and not later and ("any" in denied or normal or amended or acute or (bare and denied)):
         return "uncertain", "contradiction", kinds
     if present:
         return (
@@ -187,7 +192,7 @@ def _decide(statements: Sequence[Statement]) -> tuple[Outcome, str, tuple[str, .
     for reason in ("unread", "hedged"):
         if reason in reasons:
             return "uncertain", reason, ()
-    if denied & {"any", "acute"} or n_partial > 1:
+    if denied & {"any", "acute", "most"} or n_partial > 1:
         return "negative", "denied", ()
     if normal:
         return "negative", "normal", ()

@@ -20,7 +20,7 @@ _DASHED = re.compile(r"([A-Za-z][A-Za-z ]{1,40}?)\s*(?: [-\u2013=]|;)\s")
 _CAPITALS = re.compile(r"([A-Z][A-Z ]+?)\s*[-;]?\s+(?=[A-Z?][a-z]|\?)")
 _BREAK = re.compile(
     r"""
-    (?<=[.?!])[)"'\u201d]*\s+                   # after a sentence
+    (?:(?<=[.!])|(?<=[^\s(]\?))[)"'\u201d]*\s+  # after a sentence, not after the mark of "? bleed"
     | \s*[*\u2022\u00b7\u25aa\u25cf]\s+         # at a bullet
     | \s+(?=(?:\d{1,2}|[a-h])[)]\s)             # before an item: 2) or b)
     | \s+(?=\d{1,2}\.\s+[A-Z])                  # before an item: 2. Blood
@@ -36,8 +36,9 @@ _NUMBERED = re.compile(r"^(?:[^:]{2,40}:)?\W*\d{0,2}[.)]?$")
 _ITEM = re.compile(r"^\s*(?:[-*\u2022\u00b7\u25aa\u25cf]|(?:\d{1,2}|[a-h])[.)]|\d{1,2}\s+(?=[A-Z]))\s*")
 _JOINS = re.compile(r"\s*(?:or|and|nor|with|of|in|to|from|along|but|as|is|are)\b", re.I)
 _OPEN = re.compile(
-    r"(?:,|\b(?:no|not|any|an?|the|this|of|for|to|in|on|at|with|and|or|nor|is|are|was|were|by|from|along|acute|chronic|recent|large"
-    r"|small|significant|intracranial|evidence|new|definite|subdural|subarachnoid|epidural|midline|intra-?axial|extra-?axial"
+    r"(?:,|\b(?:(?<!: )no|not|any|an?|the|this|of|for|to|in|on|at|with|and|or|nor|is|are|was|were|by|from"
+    r"|along|acute|chronic|recent|large|small|significant|intracranial|evidence|new|definite|subdural"
+    r"|subarachnoid|epidural|midline|intra-?axial|extra-?axial"
     r"|measuring|negative for|(?<!the )(?:left|right)))\s*$",
     re.I,
 )

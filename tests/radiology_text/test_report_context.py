@@ -48,7 +48,7 @@ def test_kinds_of_what_is_there(sentence, kinds):
         ("No intracranial hemorrhage.", "any"),
         ("Hemorrhage: none.", "any"),
         ("No acute hemorrhage.", "acute"),
-        ("No subdural or subarachnoid hemorrhage.", "acute"),
+        ("No subdural or subarachnoid hemorrhage.", "most"),
         ("No subarachnoid hemorrhage.", "part"),
         ("Non-hemorrhagic infarct.", "part"),
         ("The subdural hematoma has resolved.", "gone"),

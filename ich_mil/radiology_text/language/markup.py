@@ -29,6 +29,7 @@ _RULES: tuple[tuple[str, str], ...] = (
     (rf"(?i)(?:\\t|\t)+(?={_VALUE})", ": "),
     (r"\\t", " "),
     (r"</t[dh]>\s*<t[dh]\b[^<>]*>", ": "),
+    (r"(?m)^([A-Za-z][A-Za-z ]{2,40})[,;]([01])[ ]*$", r"\1: \2"),  # rows of a table
     (r"</?(?:p|div|br|li|ul|ol|tr|td|th|table|h\d|section|hr)\b[^<>]*>", "\n"),  # HTML blocks
     (r"(?is)<(del|s|strike)>.*?</\1>", " "),
     (r"<[A-Za-z/!][^<>]*>", ""),

@@ -9,7 +9,7 @@ In: the `Clause`s of a sentence. Out: for a finding and a role, the nearest cue 
     no ~ A hemorrhage is seen       `unread`: two nouns without a separator
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -54,9 +54,8 @@ def clauses(words: Sequence[str], matches: Sequence[Match]) -> Iterator[Clause]:
     A point between digits is a decimal point. A colon after a finding starts the value of an entry
     ("hemorrhage: none"), which is of all findings before it, and a colon after a negation starts its list.
     """
-    entries = {match.end for match in matches if match.of(*FINDINGS, "absent")} | {
-        match.start for match in matches
-    }
+    entries = {match.end for match in matches if match.of(*FINDINGS, "absent")}
+    entries |= {i for m in matches for i in range(m.start, m.end if m.of("uncertain") else m.start + 1)}
     value = max(
         (match.start for match in matches if words[match.start] == ":" and match.of("absent")), default=0
     )
@@ -186,14 +185,34 @@ def _participle(verb: Match, words: Sequence[str]) -> bool:
     return words[verb.start] not in _AUXILIARIES | {"there"}
 
 
-def presupposed(match: Match, clause: Clause) -> Reach | None:
-    """`held` where a finding belongs to another noun ("source of the hemorrhage"), else None."""
-    words, at = clause.words, match.start
-    covered = {i: m for m in clause.matches for i in range(m.start, m.end)}
+def _phrase_start(match: Match, clause: Clause, covered: Mapping[int, Match]) -> int:
+    """Index of the first word of the noun phrase of a finding."""
+    at = match.start
     while at > clause.start and (
-        words[at - 1] in _DEFINITE | _STATES or (at - 1 in covered and covered[at - 1].of(*_MODIFIERS))
+        clause.words[at - 1] in _DEFINITE | _STATES or (at - 1 in covered and covered[at - 1].of(*_MODIFIERS))
     ):
         at -= 1
+    return at
+
+
+def alternative(match: Match, clause: Clause) -> Match | None:
+    """The "or" between another noun and a finding ("effusion or chronic hematoma"), else None.
+
+    A compartment, place or modifier before "or" belongs to the finding ("subdural or epidural hematoma").
+    """
+    covered = {i: m for m in clause.matches for i in range(m.start, m.end)}
+    at = _phrase_start(match, clause, covered) - 1
+    if at - 1 < clause.start or clause.words[at] != "or":
+        return None
+    other = covered.get(at - 1)
+    return None if other and other.of(*_MODIFIERS) else Match(at, at + 1, ())
+
+
+def presupposed(match: Match, clause: Clause) -> Reach | None:
+    """`held` where a finding belongs to another noun ("source of the hemorrhage"), else None."""
+    words = clause.words
+    covered = {i: m for m in clause.matches for i in range(m.start, m.end)}
+    at = _phrase_start(match, clause, covered)
     before = covered.get(at - 1) if at > clause.start else None
     if before is None or not before.of("relation") or before.start <= clause.start:
         return None
