@@ -267,17 +267,24 @@ def is_outside(heading: str, text: str) -> bool:
 
 def _denied(mentions: Sequence[tuple[_Mention, tuple[str, ...]]], words: Sequence[str]) -> Denied:
     """The widest negation among the absent findings."""
-    cued = [
-        (mention.cue, mention.match, kinds)
-        for mention, kinds in mentions
-        if mention.cue and not _is_gone(mention, words)
-    ]
-    wide = [(cue_, match) for cue_, match, kinds in cued if not kinds]
-    if any(not _AGES & set(words[cue_.end : match.start]) for cue_, match in wide):
+    cued = []
+    for mention, kinds in mentions:
+        if mention.cue and not _is_gone(mention, words):
+            between = words[mention.cue.end : mention.match.start]
+            cued.append((between, kinds or (("extra-axial",) if _is_extra_axial(between) else ())))
+    wide = [between for between, kinds in cued if not kinds]
+    if any(_AGES.isdisjoint(between) for between in wide):
         return "any"
-    if wide or len({kind for _, _, kinds in cued for kind in kinds}) > 1:
+    if wide or len({kind for _, kinds in cued for kind in kinds}) > 1:
         return "acute" if wide else "most"
     return "gone" if any(_is_gone(mention, words) for mention, _ in mentions) else "part"
+
+
+def _is_extra_axial(words: Sequence[str]) -> bool:
+    """Whether the last item of a denied list is blood outside of the brain alone."""
+    last = max((i for i, word in enumerate(words) if word in (",", "/", "or", "nor", "and")), default=-1) + 1
+    named = words[last : last + 2] == ["extra", "axial"] or "extraaxial" in words[last:]
+    return named and not {"intra", "intraaxial"} & {*words}
 
 
 def _is_gone(mention: _Mention, words: Sequence[str]) -> bool:

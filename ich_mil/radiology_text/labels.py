@@ -72,7 +72,7 @@ _REFERS = re.compile(
     r"\b(?:resolved|cleared|gone|none|no longer|disappeared|absent|resorbed|vanished|(?:has|have) not\W)"
     r"|.*\b(?:withdrawn|retracted|disregard|wrong patient|consensus (?:is |was )?not reached"
     r"|not a formal report|see (?:the )?(?:separate|other|full) report)\b"
-    r"|none\b|there (?:is|are|was|were) none|.*[:,] *(?:gone|resolved|cleared|none)\W*$"
+    r"|none\b|there (?:is|are|was|were) none|.*[:,] *(?:gone\b|(?:resolved|cleared|none)\W*$)"
     r"|.*\b(?:today|now)\b.*: nil\W*$)",
     re.I,
 )
@@ -161,7 +161,7 @@ def _left_out(statements: Sequence[Statement]) -> str:
     labels = [statement.verdict.label for statement in statements]
     first = next((i for i, label in enumerate(labels) if label in ("present", "absent")), 0)
     later = zip(labels[first + 1 :], statements[first + 1 :], strict=True)
-    return "unread" if any(label == "none" and _REFERS.match(row.text) for label, row in later) else ""
+    return "unread" if any(label in ("none", "uncertain") and _REFERS.match(row.text) for label, row in later) else ""
 
 
 def _decide(statements: Sequence[Statement]) -> tuple[Outcome, str, tuple[str, ...]]:

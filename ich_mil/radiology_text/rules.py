@@ -123,8 +123,8 @@ class Rules:
                 node.ends.append(rule)
 
     def of_heading(self, heading: str) -> set[str]:
-        """Roles of a heading: of `HEADINGS` if the phrase is all of it, others if it is in it."""
-        words = split_words(heading)
+        """Roles of a heading without its parentheses: of `HEADINGS` if the phrase is all of it, others if it is in it."""
+        words = split_words(re.sub(r"\([^)]*\)", "", heading))
         whole = {
             rule.role
             for match in self._find(self._headings, words)

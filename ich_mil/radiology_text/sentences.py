@@ -53,6 +53,8 @@ _DENIES = re.compile(
 """End of a line that denies the items on the lines after it."""
 _STATES = re.compile(r"\b(?:is|are|was|were|has|have|there|no|seen|noted|measur\w+)\b", re.I)
 """Words of a statement, which no item of such a list has."""
+_CONCLUSION = re.compile(r"\W*(?:impression|conclusion|opinion|summary|comment|assessment|addend)", re.I)
+"""Headings of conclusions, which follow findings."""
 _LONGEST = 7
 """Largest number of words of a heading."""
 _WIDE = 50
@@ -78,19 +80,22 @@ def split_report(text: str, rules: Rules | None = None) -> list[Sentence]:
     """Split a report into sentences.
 
     A section starts at a heading with a colon, or alone on its line. Sentences after a heading with the role
-    `heading` are not findings until the next heading, or until the end of its line if no section of findings
-    follows. A report of headings or of a form without an answer is one sentence that is no finding.
+    `heading` are not findings until the next heading, until the end of its line if no section of findings
+    follows, or until a blank line if conclusions alone follow. A report of headings or of a form without an answer is one sentence that is no finding.
     """
     rules = rules or default_rules()
     lines = _lines(plain_text(text), rules)
-    headed = [_heading(line, rules) for line in lines]
-    last = max((i for i, (role, _) in enumerate(headed) if role == "section"), default=-1)
+    headed = [_heading(line, rules) for line, _ in lines]
+    sections = [i for i, (role, _) in enumerate(headed) if role == "section"]
+    last = max(sections, default=-1)
+    last_findings = max((i for i in sections if not _CONCLUSION.match(lines[i][0])), default=-1)
     section, finding, asks = "", True, True
     sentences: list[Sentence] = []
-    for i, line in enumerate(lines):
+    for i, (line, blank) in enumerate(lines):
         role, rest = headed[i]
-        if not finding and i > last and not role and sentences and sentences[-1].text != section:
-            section, finding = "", True  # a history without a section of findings ends with its line
+        told = bool(sentences) and sentences[-1].section == section
+        if told and not finding and not role and i > (last_findings if blank else last):
+            section, finding = "", True
         for piece in _pieces(line):
             role, rest = _heading(piece, rules)
             if role or rest is not None:
@@ -123,9 +128,10 @@ def _heading(piece: str, rules: Rules) -> tuple[str, str | None]:
     return (role, "") if role else ("", None)
 
 
-def _lines(text: str, rules: Rules) -> list[str]:
-    """Lines of a text, wrapped ones joined, broken before a known heading with a colon."""
+def _lines(text: str, rules: Rules) -> list[tuple[str, bool]]:
+    """Lines of a text, wrapped ones joined, broken before a known heading; whether a blank line precedes."""
     lines: list[str] = []
+    blanks: list[bool] = []
     blank = denies = False
     cased = any(line[:1].isupper() for line in map(str.strip, text.split("\n")))
     for raw in text.split("\n"):
@@ -146,9 +152,14 @@ def _lines(text: str, rules: Rules) -> list[str]:
             lines[-1] = f"{previous} {line}"
         else:
             lines.append(line)
+            blanks.append(blank)
             denies = bool(_DENIES.search(line))
         blank = False
-    return [part for line in lines for part in _before_headings(line, rules)]
+    return [
+        (part, blank and not j)
+        for line, blank in zip(lines, blanks, strict=True)
+        for j, part in enumerate(_before_headings(line, rules))
+    ]
 
 
 def _runs_on(previous: str, line: str, *, cased: bool, blank: bool, rules: Rules) -> bool:

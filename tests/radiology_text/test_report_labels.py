@@ -91,6 +91,16 @@ def labelled(*reports):
         ("Brain,1\nBleed,0\nScalp hematoma,1", "negative", "denied"),
         ("Infarct: No\nHemorrhage: Yes", "positive", "stated"),
         ("No bleed on the pictures sent. Not a formal report.", "uncertain", "unread"),
+        ("Bleed of 7 mm in the left thalamus. No extra-axial hematoma.", "positive", "stated"),
+        ("No extra-axial hematoma.", "uncertain", "part"),
+        ("No intra- or extra-axial hematoma.", "negative", "denied"),
+        ("Absent are shift, fracture and blood.", "negative", "denied"),
+        ("There is not a single cistern that contains blood.", "uncertain", "unread"),
+        ("These findings are not diagnostic of a small subdural hematoma.", "uncertain", "hedged"),
+        ("1 May: SDH 9 mm. 8 May (today): gone, no new bleed.", "uncertain", "unread"),
+        ("Preliminary (on call): small SDH. Final: fat along the falx.", "uncertain", "silent"),
+        ("Comparison: 3/2021\n\nChronic SDH, 9 mm.\n\nSummary: No acute injury.", "positive", "stated"),
+        ("History: Fall.\nKnown SDH.\n\nFindings: Normal brain.", "negative", "normal"),
     ],
 )
 def test_one_report(text, outcome, decided):
