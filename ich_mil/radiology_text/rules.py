@@ -123,7 +123,10 @@ class Rules:
                 node.ends.append(rule)
 
     def of_heading(self, heading: str) -> set[str]:
-        """Roles of a heading without its parentheses: of `HEADINGS` if the phrase is all of it, others if it is in it."""
+        """Roles of a heading without its parentheses.
+
+        Those of `HEADINGS` if the phrase is all of it, others if it is in it.
+        """
         words = split_words(re.sub(r"\([^)]*\)", "", heading))
         whole = {
             rule.role

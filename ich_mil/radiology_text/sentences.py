@@ -81,7 +81,8 @@ def split_report(text: str, rules: Rules | None = None) -> list[Sentence]:
 
     A section starts at a heading with a colon, or alone on its line. Sentences after a heading with the role
     `heading` are not findings until the next heading, until the end of its line if no section of findings
-    follows, or until a blank line if conclusions alone follow. A report of headings or of a form without an answer is one sentence that is no finding.
+    follows, or until a blank line if conclusions alone follow. A report of headings or of a form without an
+    answer is one sentence that is no finding.
     """
     rules = rules or default_rules()
     lines = _lines(plain_text(text), rules)

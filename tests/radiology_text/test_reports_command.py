@@ -40,7 +40,7 @@ def test_its_files(table, tmp_path, capsys):
     out = tmp_path / "out"
     seeds = [word for seed in ("hemorrhage", "hematoma", "zebra") for word in ("--seeds", seed)]
     assert run(table, out, *seeds) == 0
-    assert rows(out / "labels.csv") == [["A", "1", "0.971", "sdh"], ["B", "0", "0.01", ""]]
+    assert rows(out / "labels.csv") == [["A", "1", "0.972", "sdh"], ["B", "0", "0.008", ""]]
     assert [scan for scan, _ in rows(out / "left_out.csv")] == ["C", "D"]
     assert rows(out / "sentences.csv") == [
         ["A", "There is a small subdural hematoma of Jane Roe.", "present", "sdh", "hematoma"],
@@ -83,7 +83,7 @@ def test_corrections_are_applied_kept_and_offered_again(table, tmp_path):
     corrections.write_text("scan,label\nA,out\nC,1\n")
     for _ in range(2):
         assert run(table, out) == 0
-        assert rows(out / "labels.csv") == [["B", "0", "0.01", ""], ["C", "1", "1.0", ""]]
+        assert rows(out / "labels.csv") == [["B", "0", "0.008", ""], ["C", "1", "1.0", ""]]
         assert rows(out / "left_out.csv")[0] == ["A", "left out by corrections.csv"]
         assert corrections.read_text() == "scan,label\nA,out\nC,1\n"
         kept = re.search(r'id="kept">(.*?)</script>', (out / "reports.html").read_text())[1]
