@@ -4,7 +4,7 @@
 
 In: two studies of CT-ICH (CC BY 4.0) as the bundled model judges them: the sample study, and a bleed that it
 misses, from `data/ctich` (`make headct-base`); phantom scans with made-up results for lists and metrics. Out:
-`docs/study.png`, `docs/study_missed.png`, `docs/cohort.png` and `docs/metrics.png` (1440 x 900), and
+`docs/study.png`, `docs/study_missed.png`, `docs/worklist.png` and `docs/metrics.png` (1440 x 900), and
 `docs/phone.png` with three pages at 390 px, taken with Debian's chromium.
 """
 
@@ -23,9 +23,9 @@ from selenium.webdriver.chrome.service import Service
 
 import ich_mil
 from ich_mil.files import write_text
-from ich_mil.pages.cohort_page import render_cohort
 from ich_mil.pages.page import study_file_name
 from ich_mil.pages.run_page import RunPage, SplitCount, render_run
+from ich_mil.pages.worklist_page import render_worklist
 from tests.results import MODEL, cohort, evaluated_set
 
 ROOT = Path(__file__).parents[1]
@@ -58,7 +58,7 @@ def write_made_up(folder: Path) -> None:
         scans=tuple(replace(one, label=label) for one, label in zip(results.scans, labels, strict=True)),
     )
     links = {scan.scan: study_file_name(scan.scan) for scan in results.scans}
-    write_text(folder / "cohort.html", render_cohort(results, links, title="Studies of a night"))
+    write_text(folder / "worklist.html", render_worklist(results, links, title="Studies of a night"))
     measured = replace(
         evaluated_set(np.array([0, 1] * 60)),
         name="external scans, site B",
@@ -99,10 +99,10 @@ def main() -> None:
             shots = {
                 "study": shoot(browser, folder / "study.html", DESK, LOCATION),
                 "study_missed": shoot(browser, folder / "study_missed.html", DESK),
-                "cohort": shoot(browser, folder / "cohort.html", DESK),
+                "worklist": shoot(browser, folder / "worklist.html", DESK),
                 "metrics": shoot(browser, folder / "metrics.html", DESK),
             }
-            names = ("study", "cohort", "metrics")
+            names = ("study", "worklist", "metrics")
             phones = [shoot(browser, folder / f"{page}.html", PHONE, "") for page in names]
         finally:
             browser.quit()

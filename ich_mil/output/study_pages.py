@@ -13,8 +13,8 @@ from ich_mil.files import write_text
 from ich_mil.model.assembly import check_judged
 from ich_mil.model.maps import ScanMaps, read_maps
 from ich_mil.model.predictions import Results, ScanPrediction, read_results
-from ich_mil.pages.cohort_page import neighbours, render_cohort
 from ich_mil.pages.page import study_file_name
+from ich_mil.pages.worklist_page import neighbours, render_worklist
 from ich_mil.prediction import study_page
 from ich_mil.progress import progress, say
 from ich_mil.sets.labels import name_some
@@ -106,7 +106,7 @@ class StudyPages:
         title = "Intracranial hemorrhage: head CT worklist"
         if self._shown.names:
             title = f"{title} {self._folder.resolve().name}"
-        page = render_cohort(self._results, self._links, title=title, texts=self._texts)
+        page = render_worklist(self._results, self._links, title=title, texts=self._texts)
         write_text(self._folder / "index.html", page)
         if self._failed:
             more = f" (and {len(self._failed) - 1} more)" if len(self._failed) > 1 else ""

@@ -1,1 +1,1 @@
-"""Reports: offline HTML pages of a study, a cohort and a run, and DICOM results."""
+"""Reports: offline HTML pages of a study, a worklist and a run, and DICOM results."""

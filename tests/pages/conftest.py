@@ -10,10 +10,10 @@ import pytest
 
 from ich_mil.ledger import BY_INTERVAL, Code, LedgerEntry
 from ich_mil.model.predictions import Provenance, Run, worklist
-from ich_mil.pages.cohort_page import neighbours, render_cohort
 from ich_mil.pages.page import study_file_name
 from ich_mil.pages.run_page import RunPage, SplitCount, render_run
 from ich_mil.pages.study_page import render_study
+from ich_mil.pages.worklist_page import neighbours, render_worklist
 from ich_mil.study.geometry.planes import Edges
 from tests.chromium import LONG, PHONE
 from tests.results import MODEL, cohort, evaluated_set, maps_of, scan_of
@@ -39,7 +39,7 @@ def head(n, size=96):
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory):
-    """A folder with a study, a hostile study, and a cohort that links to the study."""
+    """A folder with a study, a hostile study, and a worklist that links to the study."""
     folder = tmp_path_factory.mktemp("pages")
     hu, masks = head(N)
     scan = scan_of(masks)
@@ -59,7 +59,7 @@ def pages(tmp_path_factory):
     )
     results = cohort(12)
     links = {one.scan: study_file_name(one.scan) for one in results.scans}
-    (folder / "index.html").write_text(render_cohort(results, links, title="Studies of a night"))
+    (folder / "index.html").write_text(render_worklist(results, links, title="Studies of a night"))
     around = neighbours(results, links)
     for one in worklist(results)[:3]:
         study = render_study(

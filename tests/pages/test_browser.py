@@ -116,7 +116,7 @@ def test_every_text_has_contrast(browser, pages, name, scheme):
     assert [one for one in found if one[0] < 4.5] == []
 
 
-def test_the_cohort_filters_its_rows(browser, pages):
+def test_the_worklist_filters_its_rows(browser, pages):
     browser.get((pages / "index.html").as_uri())
 
     def rows():

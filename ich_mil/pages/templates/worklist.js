@@ -1,5 +1,5 @@
 "use strict";
-// The filter of a cohort page: rows of one result, or of all, that hold every word typed.
+// The filter of a worklist: rows of one result, or of all, that hold every word typed.
 const rows = [...document.querySelectorAll("#rows tr")];
 const buttons = [...document.querySelectorAll("button[data-decision]")];
 const search = document.getElementById("search");

@@ -4,8 +4,8 @@ import pytest
 
 from ich_mil.ledger import LOOK, NEGATIVE, POSITIVE, Code, LedgerEntry
 from ich_mil.model.predictions import Provenance, Run, worklist
-from ich_mil.pages.cohort_page import render_cohort
 from ich_mil.pages.page import study_file_name
+from ich_mil.pages.worklist_page import render_worklist
 from tests.html_page import HOSTILE, check_offline
 from tests.results import cohort
 
@@ -34,7 +34,7 @@ def test_scans_stand_by_decision_then_by_risk():
 
 
 def test_every_scan_is_listed():
-    html = render_cohort(RESULTS, LINKS, title="Studies")
+    html = render_worklist(RESULTS, LINKS, title="Studies")
     page = check_offline(html)
     text = said(page)
     assert set(LINKS.values()) <= set(page.addresses)
@@ -51,7 +51,7 @@ def test_every_scan_is_listed():
     assert text.index(first.scan) < text.index(worklist(RESULTS)[1].scan)
     runs = (Run(11, 16, 0.213), Run(3, 3, 0.5), Run(20, 21, 0.6))
     one = replace(first, probability=0.873, interval_95=(0.712, 0.951), runs=runs)
-    page = check_offline(render_cohort(replace(RESULTS, scans=(one,), ledger=()), {}, title="One"))
+    page = check_offline(render_worklist(replace(RESULTS, scans=(one,), ledger=()), {}, title="One"))
     assert "a" not in page.tags  # no link to a page that does not exist
     text = said(page)
     assert "not analysed" not in text
@@ -68,7 +68,7 @@ def test_a_study_without_a_prediction_has_its_reasons():
         LedgerEntry("", "DOE.txt", Code.NOT_DICOM, "DOE"),
     ]
     results = replace(RESULTS, scans=(), ledger=tuple(lost))
-    text = said(check_offline(render_cohort(results, {}, title="Studies")))
+    text = said(check_offline(render_worklist(results, {}, title="Studies")))
     assert "1 study was not analysed" in text
     assert "lost: Refused: damaged (2 times)" in text
     assert "Not related to one of these scans: Refused: not a DICOM file." in text
@@ -78,7 +78,7 @@ def test_a_study_without_a_prediction_has_its_reasons():
 def test_folders_stand_beside_the_ids():
     one = replace(RESULTS.scans[0], folder="site/001")
     lost = LedgerEntry("1.2.3", "002", Code.SCAN_EMPTY, "")
-    html = render_cohort(replace(RESULTS, scans=(one,), ledger=(lost,)), LINKS, title="Studies")
+    html = render_worklist(replace(RESULTS, scans=(one,), ledger=(lost,)), LINKS, title="Studies")
     link = (
         f'<a href="{LINKS[one.scan]}"><bdi>site/001</bdi></a><div class="quiet"><bdi>{one.scan}</bdi></div>'
     )
@@ -91,7 +91,7 @@ def test_names_stand_with_their_scans():
     texts = {
         one.scan: {"AccessionNumber": "A-1", "PatientName": "Doe^Jane", "InstitutionName": "St. Elsewhere"}
     }
-    html = render_cohort(replace(RESULTS, scans=(one, other)), {}, title="Studies", texts=texts)
+    html = render_worklist(replace(RESULTS, scans=(one, other)), {}, title="Studies", texts=texts)
     who = '<div class="who"><bdi>Doe, Jane</bdi> <bdi>A-1</bdi> </div>'
     assert html.count(who) == html.count("Doe") == 1
     assert f"<bdi>{one.scan}</bdi>{who}" in html
@@ -102,13 +102,15 @@ def test_files_of_no_known_study_are_not_lost():
     """A study whose files lost their StudyInstanceUID has no row in the list."""
     nameless = [LedgerEntry("", f"DOE{i}.dcm", Code.NO_UID, "DOE") for i in range(3)]
     others = [LedgerEntry("", "a.txt", Code.NOT_DICOM, ""), LedgerEntry("lost", "b", Code.UNREADABLE, "")]
-    html = render_cohort(replace(RESULTS, ledger=(*nameless, *others)), LINKS, title="Studies")
+    html = render_worklist(replace(RESULTS, ledger=(*nameless, *others)), LINKS, title="Studies")
     text = said(check_offline(html))
     assert "3 files belong to no known study and were not analysed; see prepared/ledger.csv." in text
     assert "Refused: identifiers missing (3 times)" in text
     assert "Not related to one of these scans: Refused: damaged; Refused: not a DICOM file." in text
     assert "DOE" not in html
-    assert "no known study" not in render_cohort(replace(RESULTS, ledger=tuple(others)), {}, title="Studies")
+    assert "no known study" not in render_worklist(
+        replace(RESULTS, ledger=tuple(others)), {}, title="Studies"
+    )
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -118,10 +120,10 @@ def test_hostile_texts_are_only_text(text):
     model = Provenance(text, text, text, text, text, text)
     hostile = replace(RESULTS, scans=scans, ledger=(lost,), model=model, decided_by=text)
     texts = {text: {"PatientName": text}}
-    page = check_offline(render_cohort(hostile, {text: study_file_name(text)}, title=text, texts=texts))
+    page = check_offline(render_worklist(hostile, {text: study_file_name(text)}, title=text, texts=texts))
     name = RESULTS.scans[0].scan
     ordinary = check_offline(
-        render_cohort(
+        render_worklist(
             replace(
                 RESULTS,
                 scans=(replace(RESULTS.scans[0], folder="001"), RESULTS.scans[1]),
@@ -140,4 +142,4 @@ def test_hostile_texts_are_only_text(text):
 
 def test_a_link_that_leaves_the_folder_is_refused():
     with pytest.raises(ValueError, match="must be relative"):
-        render_cohort(RESULTS, dict.fromkeys(LINKS, "//evil.example"), title="Studies")
+        render_worklist(RESULTS, dict.fromkeys(LINKS, "//evil.example"), title="Studies")

@@ -1,4 +1,4 @@
-"""Cohort page: worklist of all scans, sorted by decision and probability, as one HTML document.
+"""Worklist: all scans, sorted by decision and probability, as one HTML document.
 
 Studies without a prediction and files outside any known study are listed above the worklist, so that no input
 is dropped silently. DICOM texts such as the patient's name appear only where `texts` are given.
@@ -23,7 +23,7 @@ MAX_RUNS = 2
 def neighbours(results: Results, links: Mapping[str, str]) -> dict[str, Neighbours]:
     """Addresses of the worklist and of the pages before and after that of each scan, in reading order.
 
-    `links` as in `render_cohort`.
+    `links` as in `render_worklist`.
     """
     scans = [scan.scan for scan in worklist(results) if scan.scan in links]
     pages = ["", *(links[scan] for scan in scans), ""]
@@ -33,10 +33,10 @@ def neighbours(results: Results, links: Mapping[str, str]) -> dict[str, Neighbou
     }
 
 
-def render_cohort(
+def render_worklist(
     results: Results, links: Mapping[str, str], *, title: str, texts: Mapping[str, Mapping[str, str]] = {}
 ) -> str:
-    """Render the cohort page as one HTML document.
+    """Render the worklist as one HTML document.
 
     Args:
         results: predictions of all scans and their ledger.
@@ -58,8 +58,8 @@ def render_cohort(
     stray = in_no_study(results.ledger)
     above = set(stray)
     return render(
-        "cohort.html.j2",
-        script="cohort.js",
+        "worklist.html.j2",
+        script="worklist.js",
         title=title,
         results=results,
         counts=Counter(scan.decision for scan in scans),
