@@ -81,6 +81,7 @@ def labelled(*reports):
         ("Left chronic SDH of 4 mm. IMPRESSION: No acute hemorrhage.", "positive", "stated"),
         ("Acute SDH on the right. No subarachnoid or epidural hemorrhage.", "positive", "stated"),
         ("Ventricles: No acute hemorrhage.", "uncertain", "part"),
+        ("Chronic SDH of 4 mm, no hyperacute blood.", "positive", "stated"),
         ("Absence of intraventricular blood and hematoma has been confirmed.", "negative", "denied"),
         ("Fluid along the falx, hygroma or subacute hematoma.", "uncertain", "hedged"),
         ("This could be thickening, calcification or a small hemorrhage.", "uncertain", "hedged"),
