@@ -15,6 +15,7 @@ from research.benchmarks.field.heads import DEFAULT, ON_BAGS, ON_SCANS
 from research.benchmarks.field.measure import Estimate, Scores, estimates, kept_scores
 from research.benchmarks.field.networks import CONTEXT, NETWORKS, ORDERED
 from research.benchmarks.field.pooled import POOLED
+from research.benchmarks.field.primary import PRIMARY
 from research.benchmarks.field.problems import PROBLEMS, Problem
 from research.benchmarks.field.tuning import Method
 from research.benchmarks.record import command_line, record, table
@@ -35,8 +36,8 @@ COLUMNS = {
 def methods_of(name: str) -> dict[str, Method]:
     """Methods that a problem can be given to, by name."""
     if name in ("MUSK1", "MUSK2", "tiger"):
-        return ON_BAGS | POOLED | NETWORKS
-    return ON_SCANS | POOLED | NETWORKS | (ORDERED | CONTEXT | ON_HEADS if name == "CT-ICH" else {})
+        return ON_BAGS | PRIMARY | POOLED | NETWORKS
+    return ON_SCANS | PRIMARY | POOLED | NETWORKS | (ORDERED | CONTEXT | ON_HEADS if name == "CT-ICH" else {})
 
 
 def targets(name: str, problem: Problem) -> dict[str, list[str]]:
