@@ -30,8 +30,8 @@ from tests.results import MODEL, cohort, evaluated_set
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-MISSED = "ID_5e0016b908"
-"""Scan of CT-ICH with an epidural hemorrhage in 12 slices."""
+MISSED = "ID_52ed93fc31"
+"""Scan of CT-ICH with an epidural hemorrhage in 4 slices."""
 LOCATION = "document.querySelector('[data-overlay=location]').click()"
 DESK, PHONE = (1440, 900), (390, 844)
 

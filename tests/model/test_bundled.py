@@ -21,12 +21,12 @@ from ich_mil.sets.store import open_prepared
 from tests.runs_for_tests import write_config
 
 FOLDER = Path(ich_mil.__file__).parent / "bundled" / BUNDLED
-MEGABYTES = 16
+MEGABYTES = 11
 
 
-def test_it_is_an_ensemble_of_half_precision_and_at_most_16_megabytes():
+def test_it_is_an_ensemble_of_half_precision_and_at_most_11_megabytes():
     model = load_model(BUNDLED)
-    assert len(model.members) == 3
+    assert len(model.members) == 2
     assert model.calibration is not None
     assert all(member.likeness is not None for member in model.members)
     for member in model.members:
@@ -93,7 +93,7 @@ def test_a_child_on_few_scans_keeps_the_networks_and_watches_its_site(tmp_path):
     assert main(["train", "--from", BUNDLED, *words]) == 0
     child, base = load_model(tmp_path / "run"), load_model(BUNDLED)
     scans = open_prepared(tmp_path / "prepared" / "train").scans
-    assert len(child.members) == 3
+    assert len(child.members) == 2
     for own, of in zip(child.members, base.members, strict=True):
         for name, value in of.cnn.state_dict().items():
             assert np.array_equal(own.cnn.state_dict()[name], value)

@@ -101,7 +101,7 @@ def test_scans_that_the_kept_networks_learned_are_not_new(config, parent, networ
 
 def test_a_child_has_the_members_and_the_head_of_its_start(config, tmp_path):
     child = with_start_settings(replace(config, start=Path("headct-base")))
-    assert (child.members, child.head.rule) == (3, "top_3")
+    assert (child.members, child.head.rule) == (2, "top_3")
     own = replace(config, start=Path("headct-base"), members=4, head=RunHeadSettings(rule="noisy_or"))
     assert with_start_settings(own) == own
 
