@@ -83,7 +83,7 @@ def labelled(*reports):
         ("Ventricles: No acute hemorrhage.", "uncertain", "part"),
         ("Chronic SDH of 4 mm, no hyperacute blood.", "positive", "stated"),
         ("Absence of intraventricular blood and hematoma has been confirmed.", "negative", "denied"),
-        ("Fluid along the falx, hygroma or subacute hematoma.", "uncertain", "hedged"),
+        ("Fluid of 4 mm along the falx, effusion or subacute hematoma.", "uncertain", "hedged"),
         ("This could be thickening, calcification or a small hemorrhage.", "uncertain", "hedged"),
         ("Subdural or epidural hematoma, 8 mm.", "positive", "stated"),
         ("A dense dot, DDx: petechial hemorrhage, calcification.", "uncertain", "hedged"),
