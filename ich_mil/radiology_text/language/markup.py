@@ -61,8 +61,9 @@ _RULES: tuple[tuple[str, str], ...] = (
     (r"(?<=:)[ ]*\+(?=[ ])", " present,"),
     (r"(?i)(?<=[a-z]{3}):[ ]*1(?=[ ]*(?:[,;\n]|\.(?!\d)|$))", ": present"),
     (r"(?i)(?<=[a-z]{3}):[ ]*0(?=[ ]*(?:[,;\n]|\.(?!\d)|$))", ": absent"),
-    (r"(?i):[ ]*(?:y|true)(?=[ ]*(?:[.,;\n]|$))", ": present"),
-    (r"(?i):[ ]*(?:n|false)(?=[ ]*(?:[.,;\n]|$))", ": absent"),
+    (r"(?i):[ ]*(?:y|true)(?=[ ]*(?:[.,;|\n]|$))", ": present"),
+    (r"(?i):[ ]*(?:n|false)(?=[ ]*(?:[.,;|\n]|$))", ": absent"),
+    (r"(: (?:absent|present))[ ]*\|[^\n]*", r"\1"),  # further cells of a row
 )  # fmt: skip
 _COMPILED = tuple((re.compile(pattern), by) for pattern, by in _RULES)
 _QUOTED = re.compile(r"=(?:20|0A|0D|3D|C2=A0)")
