@@ -9,7 +9,7 @@ In: the `Clause`s of a sentence. Out: for a finding and a role, the nearest cue 
     no ~ A hemorrhage is seen       `unread`: two nouns without a separator
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -185,14 +185,14 @@ def _participle(verb: Match, words: Sequence[str]) -> bool:
     return words[verb.start] not in _AUXILIARIES | {"there"}
 
 
-def _phrase_start(match: Match, clause: Clause, covered: Mapping[int, Match]) -> int:
-    """Index of the first word of the noun phrase of a finding."""
-    at = match.start
+def _phrase_start(match: Match, clause: Clause) -> tuple[int, dict[int, Match]]:
+    """Index of the first word of the noun phrase of a finding, and the match at each word of the clause."""
+    at, covered = match.start, {i: m for m in clause.matches for i in range(m.start, m.end)}
     while at > clause.start and (
         clause.words[at - 1] in _DEFINITE | _STATES or (at - 1 in covered and covered[at - 1].of(*_MODIFIERS))
     ):
         at -= 1
-    return at
+    return at, covered
 
 
 def alternative(match: Match, clause: Clause) -> Match | None:
@@ -200,19 +200,17 @@ def alternative(match: Match, clause: Clause) -> Match | None:
 
     A compartment, place or modifier before "or" belongs to the finding ("subdural or epidural hematoma").
     """
-    covered = {i: m for m in clause.matches for i in range(m.start, m.end)}
-    at = _phrase_start(match, clause, covered) - 1
-    if at - 1 < clause.start or clause.words[at] != "or":
+    at, covered = _phrase_start(match, clause)
+    if at - 2 < clause.start or clause.words[at - 1] != "or":
         return None
-    other = covered.get(at - 1)
-    return None if other and other.of(*_MODIFIERS) else Match(at, at + 1, ())
+    other = covered.get(at - 2)
+    return None if other and other.of(*_MODIFIERS) else Match(at - 1, at, ())
 
 
 def presupposed(match: Match, clause: Clause) -> Reach | None:
     """`held` where a finding belongs to another noun ("source of the hemorrhage"), else None."""
     words = clause.words
-    covered = {i: m for m in clause.matches for i in range(m.start, m.end)}
-    at = _phrase_start(match, clause, covered)
+    at, covered = _phrase_start(match, clause)
     before = covered.get(at - 1) if at > clause.start else None
     if before is None or not before.of("relation") or before.start <= clause.start:
         return None
