@@ -20,11 +20,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal, get_args
 
+from ich_mil.radiology_text.language.clauses import FINDINGS, Clause, clauses
 from ich_mil.radiology_text.language.reach import (
-    FINDINGS,
-    Clause,
     alternative,
-    clauses,
     cue,
     inside,
     kinds_of,

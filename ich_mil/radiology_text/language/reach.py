@@ -9,17 +9,15 @@ In: the `Clause`s of a sentence. Out: for a finding and a role, the nearest cue 
     no ~ A hemorrhage is seen       `unread`: two nouns without a separator
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Sequence
+from typing import Literal
 
+from ich_mil.radiology_text.language.clauses import FINDINGS, Clause
 from ich_mil.radiology_text.language.vocabulary import is_known
-from ich_mil.radiology_text.rules import Finding, Match, Rule
+from ich_mil.radiology_text.rules import Match, Rule
 
 Reach = Literal["yes", "held", "unread", "no"]
-FINDINGS = get_args(Finding)
 _SEPARATORS = frozenset({",", "/", "&", "or", "nor", "and"})
-_CONTRASTS = frozenset({"although", "though", "however", "but", "whereas"})
 _DEFINITE = frozenset(
     ["the", "this", "that", "these", "those", "his", "her", "known", "left", "right", "existing"]
 )
@@ -31,46 +29,6 @@ _MODIFIERS = ("modifier", "strong", "kind", "site", "place", "outside", "now", *
 _ADJECTIVE = ("al", "ic", "ous", "ive", "ent", "ant", "able", "ible", "ed", "ar", "ary", "less", "ly")
 _NEAR = 14
 """Largest number of words between a finding and the name of its compartment."""
-
-
-@dataclass(frozen=True)
-class Clause:
-    """Words `start` to `end` (exclusive) of a sentence, with the matches in them."""
-
-    words: Sequence[str]
-    start: int
-    end: int
-    matches: tuple[Match, ...]
-
-    def of(self, *roles: str, low: int = 0, high: int | None = None) -> list[Match]:
-        """Matches with one of these roles within words `low` to `high`."""
-        high = len(self.words) if high is None else high
-        return [span for span in self.matches if low <= span.start and span.end <= high and span.of(*roles)]
-
-
-def clauses(words: Sequence[str], matches: Sequence[Match]) -> Iterator[Clause]:
-    """Clauses of a sentence; a full stop, question or exclamation mark, colon or semicolon ends a clause.
-
-    A point between digits is a decimal point. A colon after a finding starts the value of an entry
-    ("hemorrhage: none"), which is of all findings before it, and a colon after a negation starts its list.
-    """
-    entries = {match.end for match in matches if match.of(*FINDINGS, "absent")}
-    entries |= {i for m in matches for i in range(m.start, m.end if m.of("uncertain") else m.start + 1)}
-    value = max(
-        (match.start for match in matches if words[match.start] == ":" and match.of("absent")), default=0
-    )
-    start = 0
-    for i, word in enumerate([*words, "."]):
-        decimal = 0 < i < len(words) - 1 and words[i - 1].isdigit() and words[i + 1].isdigit()
-        listed = word == ";" and i < value and not any(w[0].isdigit() for w in words[start:i])
-        listed = listed and not any(match.of("absent") for match in matches if match.start < i)
-        goes_on = decimal or listed or word not in ".?!;:" or (word == ":" and i in entries)
-        if i < len(words) and goes_on and word not in _CONTRASTS:
-            continue
-        within = tuple(match for match in matches if start <= match.start < i)
-        if within:
-            yield Clause(words, start, i, within)
-        start = i
 
 
 def cue(match: Match, clause: Clause, *roles: str) -> tuple[Match | None, Reach]:
