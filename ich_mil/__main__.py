@@ -1,5 +1,5 @@
 """Entry point of `python -m ich_mil`, the same as the command `ich-mil`."""
 
-from ich_mil.cli import main
+from ich_mil.cli import program
 
-raise SystemExit(main())
+program()

@@ -4,9 +4,12 @@ Bad input prints one line on standard error and exits with code 2. Paths and set
 command imports torch, which takes seconds.
 """
 
+import atexit
+import gc
+import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.main import get_command
@@ -33,6 +36,26 @@ from ich_mil.guard import guarded
 
 INTERRUPTED = 130
 """Exit code of Typer after a KeyboardInterrupt."""
+
+
+def program() -> NoReturn:
+    """Run `ich-mil` in a process of its own, and end the process.
+
+    Two costs of large libraries, 3 s in sum, are left out: passes of the garbage collector while they are
+    imported, and the removal of their objects one by one at the end.
+    """
+    gc.set_threshold(100_000)
+    ended: list[int] = []
+
+    @atexit.register  # the first to be registered is the last to be called
+    def leave() -> None:
+        if ended:  # not after an exception
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(ended[0])
+
+    ended.append(main())
+    sys.exit(ended[0])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -588,6 +588,22 @@ def test_python_runs_the_package_as_the_command(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out.startswith("Usage: train.py [")
 
 
+@pytest.mark.parametrize(("work", "code"), [("", 0), ("raise ConfigError('no')", 2), ("1 / 0", 1)])
+def test_a_process_ends_with_its_code_after_what_others_left_for_the_end(work, code):
+    program = f"""
+import atexit
+from ich_mil import cli
+from ich_mil.errors import ConfigError
+def run(*_):
+    atexit.register(print, "removed")
+    {work}
+cli._run = run
+cli.program()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (code, "removed\n")
+
+
 @pytest.mark.filterwarnings("always:left uncalibrated")
 @pytest.mark.parametrize("rank", [0, 1])
 def test_of_several_processes_the_first_alone_prints_measures_and_reports(

@@ -179,5 +179,4 @@ class Location:
 def _maps(cnn: AttentionCnn, hu: Tensor, chosen: list[int]) -> Tensor:
     """Feature maps (k, F, h, w) of the `chosen` slices of a scan (n, H, W), on the CPU."""
     pictures = cnn.pictures().scan(hu.to(next(cnn.parameters()).device))[chosen]
-    maps: Tensor = cnn.encoder(pictures.contiguous(memory_format=torch.channels_last))
-    return maps.cpu()
+    return cnn.frozen_maps(pictures, blocks=len(cnn.encoder)).cpu()
