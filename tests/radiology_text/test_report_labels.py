@@ -33,12 +33,12 @@ def labelled(*reports):
         ("No hemorrhage. Possible subdural hematoma.", "uncertain", "hedged"),
         ("No new hemorrhage.", "uncertain", "implied"),
         ("No subarachnoid hemorrhage.", "uncertain", "part"),
-        ("The subdural hematoma has resolved.", "negative", "gone"),
+        ("The subdural hematoma has resolved.", "uncertain", "gone"),
         ("No acute intracranial abnormality.", "negative", "normal"),
         ("Ventricles are normal. Scalp hematoma.", "uncertain", "silent"),
         ("HISTORY: subdural hematoma. FINDINGS: No hemorrhage.", "negative", "denied"),
         ("INDICATION: bleed?", "uncertain", "silent"),
-        ("SDH.", "positive", "named"),
+        ("SDH.", "uncertain", "named"),
         ("SDH. No acute hemorrhage.", "uncertain", "contradiction"),
         ("Left SDH. Normal head CT.", "uncertain", "contradiction"),
         ("Parenchyma: No hemorrhage. Extra-axial: Left SDH.", "positive", "stated"),
@@ -97,12 +97,14 @@ def labelled(*reports):
         ("No intra- or extra-axial hematoma.", "negative", "denied"),
         ("Absent are shift, fracture and blood.", "negative", "denied"),
         ("Site | Present | Size\nSDH | N | -\nSAH | N | -\nIVH | N | -", "negative", "denied"),
-        ("The left subdural has gone.", "negative", "gone"),
-        ("Nothing is left of the contusion.", "negative", "gone"),
+        ("The left subdural has gone.", "uncertain", "gone"),
+        ("Nothing is left of the contusion.", "uncertain", "gone"),
         ("The scan fails to show any of the hemorrhage that was suspected.", "negative", "denied"),
         ("There is not a single cistern that contains blood.", "uncertain", "unread"),
         ("These findings are not diagnostic of a small subdural hematoma.", "uncertain", "hedged"),
         ("1 May: SDH 9 mm. 8 May (today): gone, no new bleed.", "uncertain", "unread"),
+        ("3 Jan, left EDH 18 mm. 29 Jan (today), no residual, no other bleed.", "uncertain", "unread"),
+        ("12/3: right SDH of 4 mm. No shift.", "positive", "stated"),
         ("Preliminary (on call): small SDH. Final: fat along the falx.", "uncertain", "silent"),
         ("Comparison: 3/2021\n\nChronic SDH, 9 mm.\n\nSummary: No acute injury.", "positive", "stated"),
         ("History: Fall.\nKnown SDH.\n\nFindings: Normal brain.", "negative", "normal"),
@@ -118,8 +120,10 @@ def test_one_report(text, outcome, decided):
 @pytest.mark.parametrize(
     ("first", "second", "outcome", "reason"),
     [
-        ("SDH.", "No hemorrhage.", "uncertain", "disagree"),
-        ("SDH.", "Possible hemorrhage.", "positive", ""),
+        ("Left SDH.", "No hemorrhage.", "uncertain", "disagree"),
+        ("Left SDH.", "Possible hemorrhage.", "positive", ""),
+        ("SDH.", "No hemorrhage.", "uncertain", "named"),
+        ("The SDH has resolved.", "No hemorrhage.", "negative", ""),
         ("No hemorrhage.", "Possible hemorrhage.", "uncertain", "hedged"),
         ("No hemorrhage.", "No new hemorrhage.", "negative", ""),
         ("No hemorrhage.", "Addendum: measured again.", "negative", ""),
@@ -133,7 +137,7 @@ def test_two_reports_of_one_scan_in_either_order(first, second, outcome, reason)
 
 
 def test_kinds_of_all_positive_reports():
-    labels = labelled(("B", "SDH."), ("A", "No hemorrhage."), ("B", "Subarachnoid hemorrhage."))
+    labels = labelled(("B", "Left SDH."), ("A", "No hemorrhage."), ("B", "Left Sylvian SAH."))
     assert [(one.scan, one.kinds) for one in labels] == [("B", ("sah", "sdh")), ("A", ())]
 
 
@@ -145,19 +149,20 @@ def test_statements_of_the_history_are_other():
 
 def test_probability_is_the_shrunk_accuracy():
     right, wrong = (sum(row[i] for row in MEASURED.values()) for i in (0, 1))
-    named = MEASURED["named"]
-    assert PROBABILITY["named"] == round((named[0] + 10 * right / (right + wrong)) / (sum(named) + 10), 3)
-    assert PROBABILITY["denied"] < PROBABILITY["gone"] < 0.5 < PROBABILITY["named"] < PROBABILITY["stated"]
+    normal = MEASURED["normal"]
+    accuracy = (normal[0] + 10 * right / (right + wrong)) / (sum(normal) + 10)
+    assert PROBABILITY["normal"] == round(1 - accuracy, 3)
+    assert PROBABILITY["denied"] < PROBABILITY["normal"] < 0.5 < PROBABILITY["stated"]
 
 
 def test_the_least_sure_labels_are_to_be_read():
     labels = labelled(
-        *((f"{i:02}", "Left SDH.") for i in range(30)), ("bare", "SDH."), ("out", "Possible SDH.")
+        *((f"{i:02}", "No SDH or SAH.") for i in range(30)), ("sure", "Left SDH."), ("out", "Possible SDH.")
     )
     first, *others = least_sure(labels)
-    assert first == "bare"
+    assert first == "sure"
     assert len(others) == 19
-    assert least_sure(correct(labels, {"bare": "positive"}))[0] == "00"
+    assert least_sure(correct(labels, {"sure": "positive"}))[0] == "00"
 
 
 def test_corrections_decide_and_others_stay(tmp_path):

@@ -30,5 +30,5 @@ def test_none_is_wrong_and_most_are_labelled(part):
     traps = TRAPS[TRAPS.part == part].assign(given=lambda rows: rows.text.map(label_of))
     wrong = traps[(traps.given != "out") & (traps.given != traps.label)]
     definite = traps[traps.label != "out"]
-    assert len(wrong) <= (4 if part == "fourth" else 0), wrong.text.tolist()
-    assert (definite.given != "out").mean() >= (0.65 if part in OF_STRANGERS else 0.8)
+    assert len(wrong) <= (2 if part == "fourth" else 0), wrong.text.tolist()
+    assert (definite.given != "out").mean() >= (0.65 if part in OF_STRANGERS else 0.75)

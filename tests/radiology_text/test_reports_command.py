@@ -40,7 +40,7 @@ def test_its_files(table, tmp_path, capsys):
     out = tmp_path / "out"
     seeds = [word for seed in ("hemorrhage", "hematoma", "zebra") for word in ("--seeds", seed)]
     assert run(table, out, *seeds) == 0
-    assert rows(out / "labels.csv") == [["A", "1", "0.972", "sdh"], ["B", "0", "0.008", ""]]
+    assert rows(out / "labels.csv") == [["A", "1", "0.972", "sdh"], ["B", "0", "0.007", ""]]
     assert [scan for scan, _ in rows(out / "left_out.csv")] == ["C", "D"]
     assert rows(out / "sentences.csv") == [
         ["A", "There is a small subdural hematoma of Jane Roe.", "present", "sdh", "hematoma"],
@@ -69,7 +69,7 @@ def test_uncertain_scans_where_they_are_wanted(table, tmp_path):
 
 def test_reports_that_disagree_are_never_guessed(tmp_path):
     path = tmp_path / "reports.csv"
-    path.write_text("report,text,scan\n1,SDH.,S\n2,No hemorrhage.,S\n3,hematoma.,T\n")
+    path.write_text("report,text,scan\n1,Left SDH.,S\n2,No hemorrhage.,S\n3,hematoma.,T\n")
     assert run(path, tmp_path / "out", "--uncertain", "positive") == 0
     assert [row[0] for row in rows(tmp_path / "out" / "labels.csv")] == ["T"]
     assert rows(tmp_path / "out" / "left_out.csv") == [["S", "its reports disagree"]]
@@ -83,7 +83,7 @@ def test_corrections_are_applied_kept_and_offered_again(table, tmp_path):
     corrections.write_text("scan,label\nA,out\nC,1\n")
     for _ in range(2):
         assert run(table, out) == 0
-        assert rows(out / "labels.csv") == [["B", "0", "0.008", ""], ["C", "1", "1.0", ""]]
+        assert rows(out / "labels.csv") == [["B", "0", "0.007", ""], ["C", "1", "1.0", ""]]
         assert rows(out / "left_out.csv")[0] == ["A", "left out by corrections.csv"]
         assert corrections.read_text() == "scan,label\nA,out\nC,1\n"
         kept = re.search(r'id="kept">(.*?)</script>', (out / "reports.html").read_text())[1]
@@ -152,7 +152,7 @@ def test_prepare_takes_the_labels(tmp_path, shared_data):
     (root / "reads.csv").unlink()
     path = tmp_path / "reports.csv"
     path.write_text(
-        "report,text\nCQ500CT49 CQ500CT49,Epidural hematoma.\nCQ500CT51 CQ500CT51,No hemorrhage.\n"
+        "report,text\nCQ500CT49 CQ500CT49,Left epidural hematoma.\nCQ500CT51 CQ500CT51,No hemorrhage.\n"
     )
     assert run(path, out) == 0
     (root / "labels.csv").write_bytes((out / "labels.csv").read_bytes())
