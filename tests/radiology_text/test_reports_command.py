@@ -40,7 +40,7 @@ def test_its_files(table, tmp_path, capsys):
     out = tmp_path / "out"
     seeds = [word for seed in ("hemorrhage", "hematoma", "zebra") for word in ("--seeds", seed)]
     assert run(table, out, *seeds) == 0
-    assert rows(out / "labels.csv") == [["A", "1", "0.972", "sdh"], ["B", "0", "0.007", ""]]
+    assert rows(out / "labels.csv") == [["A", "1", "0.974", "sdh"], ["B", "0", "0.007", ""]]
     assert [scan for scan, _ in rows(out / "left_out.csv")] == ["C", "D"]
     assert rows(out / "sentences.csv") == [
         ["A", "There is a small subdural hematoma of Jane Roe.", "present", "sdh", "hematoma"],
