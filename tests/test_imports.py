@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import ich_mil
+from tests.feature_table import write_features
 
 PACKAGE = Path(ich_mil.__file__).parent
 LAYERS = ["errors", "progress", "guard", "yaml_files", "settings", "files", "model_files", "ledger", "ranks"]
@@ -115,6 +116,28 @@ def test_a_prediction_by_a_head_of_slices_does_without_scikit_learn():
 
 def test_the_processes_that_prepare_do_without_torch():
     assert python("import sys, ich_mil.sets.preparation.prepare; print('torch' in sys.modules)") == "False\n"
+
+
+def test_a_plain_installation_predicts_and_fits_heads(tmp_path):
+    """Without the packages of the extras."""
+    write_features(tmp_path / "f.csv", 12, 0)
+    program = """
+import sys
+class Absent:
+    def find_spec(name, path=None, target=None):
+        if name.split(".")[0] in {"arviz_stats", "h5py", "highdicom", "lightning", "nibabel", "nutpie",
+                                  "openpyxl", "prometheus_client", "pyarrow", "snowballstemmer", "torchmil"}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent)
+from ich_mil.cli import main
+for line in sys.argv[1:]:
+    assert main(line.split()) == 0, line
+"""
+    sample = f"predict {PACKAGE.parent / 'data' / 'sample' / 'head_ct'} --out {tmp_path / 'p'} --no-heatmaps"
+    heads = f"run --train.layout features --train.root {tmp_path / 'f.csv'} --out {tmp_path / 'm'}"
+    words = [sys.executable, "-c", program, sample, heads]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_wrong_paths_and_settings_are_refused_before_torch_is_imported(tmp_path):

@@ -12,20 +12,21 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from ich_mil.errors import ConfigError, DataError
+from ich_mil.errors import ConfigError, DataError, check_installed
 from ich_mil.progress import say
-from ich_mil.radiology_text.context import classify
-from ich_mil.radiology_text.labels import Statement, read_sentences
-from ich_mil.radiology_text.read import Columns, read_reports
 from ich_mil.sets.extras import Extras
 from ich_mil.sets.labels import name_some, read_label_csv
 from ich_mil.sets.preparation.identifying_texts import study_texts
 from ich_mil.sets.preparation.record import prepared_study
 from ich_mil.sets.store import PreparedSet
+
+if TYPE_CHECKING:  # the language of reports is an extra, which slices alone do not need
+    from ich_mil.radiology_text.labels import Statement
 
 HEADER = Path("header")
 """Source of covariates: age in years and sex (1 = female) of the DICOM headers."""
@@ -77,10 +78,13 @@ class ExtraSources:
         Raises:
             DataError: a file that cannot be read, a covariate that is not a number or states the result, most
                 requests state a result, or no scan is in any table.
-            ConfigError: covariates of headers for a set without DICOM files.
+            ConfigError: covariates of headers for a set without DICOM files; the extra `reports` is not
+                installed.
         """
         wanted = list(scans)
         texts = self.requests or self.reports
+        if texts or self.covariates not in (None, HEADER):
+            check_installed("snowballstemmer", "reports", f"{texts or self.covariates}")
         sentences = {} if texts is None else _sentences(texts, wanted, guarded=self.reports is None)
         if self.covariates is None:
             covariates = pd.DataFrame(index=[])
@@ -100,7 +104,7 @@ class ExtraSources:
 NO_EXTRAS = ExtraSources()
 
 
-def states_result(statement: Statement) -> bool:
+def states_result(statement: "Statement") -> bool:
     """Whether a sentence asserts or denies hemorrhage, or calls the examination normal."""
     verdict = statement.verdict
     stated = verdict.label in ("present", "absent") or (verdict.normal and verdict.label == "none")
@@ -109,6 +113,9 @@ def states_result(statement: Statement) -> bool:
 
 def _sentences(source: Path, scans: list[str], *, guarded: bool) -> dict[str, tuple[str, ...]]:
     """Sentences of the texts of these scans; without texts that state the result if `guarded`."""
+    from ich_mil.radiology_text.labels import read_sentences
+    from ich_mil.radiology_text.read import Columns, read_reports
+
     wanted = set(scans)
     reports = [report for report in read_reports(source, Columns(report="scan"))[0] if report.scan in wanted]
     texts = read_sentences(reports)
@@ -135,6 +142,8 @@ def read_covariates(path: Path) -> pd.DataFrame:
         DataError: no column but `scan`, a scan listed twice, a value that is not a finite number, or a column
             named after hemorrhage.
     """
+    from ich_mil.radiology_text.context import classify
+
     table = read_label_csv(path, ["scan"], key="scan").set_index("scan")
     if table.shape[1] == 0:
         raise DataError(f"{path}: has no column besides scan; add one for each covariate")

@@ -123,7 +123,8 @@ def check_config(config: RunConfig) -> None:
     if config.split.file is None and config.start is None:  # else when the scans are known
         check_stopping(config, bool(config.split.validation))
     if config.train.layout != "features" and not (config.out / "cnn.json").is_file():
-        check_installed("lightning", "train", "training a network")
+        if config.start is None:  # else its networks may be kept
+            check_installed("lightning", "train", "training a network")
         AttentionCnn(config.encoder, config.cnn)  # fails here rather than after a long preparation
     config.check_paths()
 
@@ -152,7 +153,8 @@ def _cnn_features(
                 start.location.save(config.out)
             save_cnn(model, config.out)
     else:
-        from ich_mil.network.training.fit_cnn import fit_cnn  # needs the extra `train`
+        check_installed("lightning", "train", "training a network")
+        from ich_mil.network.training.fit_cnn import fit_cnn
 
         model = fit_cnn(
             prepared,
