@@ -194,7 +194,7 @@ def _decide(statements: Sequence[Statement]) -> tuple[Outcome, str, tuple[str, .
         _LATER.search(row.section) and row.verdict.label in ("absent", "uncertain") for row in statements
     )
     acute = "acute" in denied and any(_ACUTE.search(statement.text) for statement in present)
-    if present and not later and ("any" in denied or normal or amended or acute or (bare and denied)):
+    if present and not later and ("any" in denied or normal or amended or acute):
         return "uncertain", "contradiction", kinds
     if present:
         return ("uncertain", "named", kinds) if bare else ("positive", "stated", kinds)

@@ -39,7 +39,7 @@ def labelled(*reports):
         ("HISTORY: subdural hematoma. FINDINGS: No hemorrhage.", "negative", "denied"),
         ("INDICATION: bleed?", "uncertain", "silent"),
         ("SDH.", "uncertain", "named"),
-        ("SDH. No acute hemorrhage.", "uncertain", "contradiction"),
+        ("SDH. No acute hemorrhage.", "uncertain", "named"),
         ("Left SDH. Normal head CT.", "uncertain", "contradiction"),
         ("Parenchyma: No hemorrhage. Extra-axial: Left SDH.", "positive", "stated"),
         ("Ventricles: No blood.", "uncertain", "part"),
