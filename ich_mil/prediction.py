@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
-from ich_mil.errors import ConfigError
+from ich_mil.errors import ConfigError, check_installed
 from ich_mil.evaluate.deployment.triage import Triage
 from ich_mil.files import write_text
 from ich_mil.heads.extras import NO_EXTRAS
@@ -138,7 +138,8 @@ class ScanResult:
 
     def save_dicom(self, folder: str | Path, *, replaced: Sequence[Path] = ()) -> list[Path]:
         """Write DICOM results into `folder` and return their paths; see `write_dicom_results`."""
-        from ich_mil.dicom_results.write import write_dicom_results  # imports highdicom
+        check_installed("highdicom", "dicom", "save_dicom")
+        from ich_mil.dicom_results.write import write_dicom_results
 
         with self.study.on_disk() as study:
             return write_dicom_results(

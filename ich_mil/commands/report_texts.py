@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 import typer
 
 from ich_mil.arguments import app, examples
-from ich_mil.errors import check_installed
 
 
 @app.command(epilog=examples("ich-mil reports reports.csv --out labels --text-column findings"))
@@ -27,8 +26,6 @@ def reports(
     ] = "leave-out",
 ) -> None:
     """Extract scan labels, evidence and key terms from radiology reports."""
-    check_installed("snowballstemmer", "reports", "ich-mil reports")
-
     from ich_mil.output.label_reports import label_reports
     from ich_mil.radiology_text.read import Columns
 

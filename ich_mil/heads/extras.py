@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from ich_mil.errors import ConfigError, DataError, check_installed
+from ich_mil.errors import ConfigError, DataError
 from ich_mil.progress import say
 from ich_mil.sets.extras import Extras
 from ich_mil.sets.labels import name_some, read_label_csv
@@ -83,8 +83,6 @@ class ExtraSources:
         """
         wanted = list(scans)
         texts = self.requests or self.reports
-        if texts or self.covariates not in (None, HEADER):
-            check_installed("snowballstemmer", "reports", f"{texts or self.covariates}")
         sentences = {} if texts is None else _sentences(texts, wanted, guarded=self.reports is None)
         if self.covariates is None:
             covariates = pd.DataFrame(index=[])
