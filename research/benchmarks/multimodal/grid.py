@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from sklearn.metrics import roc_auc_score
@@ -28,8 +27,6 @@ def _cells() -> list[dict[str, float]]:
 
 
 GRID = _cells()
-FACTORS = {"n": "training bags n", "m": "instances m", "r": "ratio r", "ppi": "primary share PPI₁"}
-FIGURE = Path(__file__).parents[3] / "docs" / "multimodal_grid.png"
 KEPT = Path("data") / "multimodal_grid.csv"
 SLOW = 10_000
 """Training instances beyond which MILES and NSK-SVM are left out."""
@@ -57,8 +54,6 @@ def grid(replicates: int, cells: Sequence[int] = range(len(GRID))) -> None:
     about = f"{replicates} replicates, 300 test bags each: mean ± standard error. "
     about += "The last columns compare vMMIC with the best baseline of the cell, replicate by replicate.\n\n"
     record("vMMIC: the thesis's grid", about + _table(kept))
-    if set(kept.cell) == set(range(len(GRID))):
-        draw_figure(kept)
 
 
 def _table(kept: pd.DataFrame) -> str:
@@ -80,38 +75,6 @@ def _table(kept: pd.DataFrame) -> str:
 
 def _pm(mean: float, error: float, sign: str = "") -> str:
     return "-" if np.isnan(mean) else f"{mean:{sign}.3f} ± {error:.3f}"
-
-
-def draw_figure(kept: pd.DataFrame) -> None:
-    """Bag AUC and processor seconds against n, m, r and PPI, one factor varied at a time."""
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    means = kept.groupby("cell").mean()
-    figure, axes = plt.subplots(2, 4, figsize=(11, 5), sharey="row", layout="constrained")
-    for (factor, label), (top, below) in zip(FACTORS.items(), axes.T, strict=True):
-        others = [name for name in FACTORS if name != factor]
-        cells = [c for c, cell in enumerate(GRID) if all(cell[o] == GRID[0][o] for o in others)]
-        cells.sort(key=lambda c: GRID[c][factor])
-        x = [GRID[c][factor] for c in cells]
-        for name in ("oracle", "vMMIC", *BASELINES):
-            strong = name == "vMMIC"
-            style = {"color": "black", "linestyle": "--"} if name == "oracle" else {}
-            top.plot(
-                x,
-                means.loc[cells, name],
-                marker="o",
-                markersize=3,
-                lw=2.5 if strong else 1,
-                label=name,
-                **style,
-            )
-        below.plot(x, means.loc[cells, "seconds"], marker="o", markersize=3, color="tab:blue")
-        below.set_xlabel(label)
-    axes[0, 0].set_ylabel("bag AUC")
-    axes[1, 0].set_ylabel("vMMIC, processor seconds")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center", fontsize=8)
-    figure.savefig(FIGURE, dpi=110)
 
 
 def _replicate(cell: dict[str, float], seed: int) -> dict[str, float]:
