@@ -46,7 +46,7 @@ def test_mistyped_words_are_one_line_with_the_remedy(capsys, line, named):
 
 @pytest.mark.parametrize(
     ("line", "extra"),
-    [("predict . --dicom", "dicom"), ("reports . --out o", "reports"), ("serve --folder . --out o", "serve")],
+    [("predict . --dicom", "dicom"), ("serve --folder . --out o", "serve")],
 )
 def test_a_command_names_the_extra_it_needs(capsys, monkeypatch, line, extra):
     monkeypatch.setattr("ich_mil.errors.find_spec", lambda name: None)
