@@ -51,6 +51,7 @@ REASONS = {
     "contradiction": "one sentence states blood, another denies any",
     "part": "one compartment is denied, nothing is said of the others",
     "silent": "no sentence says whether there is blood",
+    "dates": "it has findings of several dates",
     "language": "the report is not in English",
     "examination": "the report is not of a head CT",
     "disagree": "its reports disagree",
@@ -174,7 +175,7 @@ def _left_out(statements: Sequence[Statement]) -> str:
         for label, row in zip(labels, statements, strict=True)
         if label != "none"
     )
-    return "unread" if refers or dated > 1 else ""
+    return "unread" if refers else "dates" if dated > 1 else ""
 
 
 def _decide(statements: Sequence[Statement]) -> tuple[Outcome, str, tuple[str, ...]]:
@@ -220,7 +221,7 @@ def _joined(labels: Sequence[ScanLabel]) -> ScanLabel:
     if {"positive", "negative"} <= outcomes:
         kinds = tuple(sorted({kind for label in labels for kind in label.kinds}))
         return ScanLabel(labels[0].scan, "uncertain", PROBABILITY["uncertain"], kinds, "disagree")
-    doubts = ("hedged", "unread", "language", "contradiction", "named")
+    doubts = ("hedged", "unread", "dates", "language", "contradiction", "named")
     unclear = [label for label in labels if label.reason in doubts]
     stated = [label for label in labels if label.outcome == "positive"]
     if stated:
