@@ -104,7 +104,7 @@ def test_parameters_are_the_settings_and_clone_takes_them():
     head = Head(density="gamma", beta=4.0, n_inducing=20)
     signature = inspect.signature(Head).parameters
     assert {name: one.default for name, one in signature.items()} == vars(HeadSettings())
-    assert all(re.search(rf"\n {{8}}{name}: ", HeadSettings.__doc__) for name in signature)
+    assert all(re.search(rf"\n *{name}: ", HeadSettings.__doc__) for name in signature)
     given = Head(HeadSettings(density="gamma", beta=4.0), n_inducing=20)
     assert given.get_params() == head.get_params()
     assert set(head.get_params()) == set(signature)
