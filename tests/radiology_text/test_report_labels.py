@@ -104,7 +104,7 @@ def labelled(*reports):
         ("These findings are not diagnostic of a small subdural hematoma.", "uncertain", "hedged"),
         ("1 May: SDH 9 mm. 8 May (today): gone, no new bleed.", "uncertain", "unread"),
         ("3 Jan, left EDH 18 mm. 29 Jan (today), no residual, no other bleed.", "uncertain", "dates"),
-        ("Follow up after left SDH. It is completely resolved. No new bleed.", "uncertain", "unread"),
+        ("Follow up after left SDH. The subdural has resolved. No new bleed.", "uncertain", "implied"),
         ("Resident: Left SAH. Attending: I am not convinced.", "uncertain", "unread"),
         ("12/3: right SDH of 4 mm. No shift.", "positive", "stated"),
         ("Preliminary (on call): small SDH. Final: fat along the falx.", "uncertain", "silent"),
