@@ -70,7 +70,7 @@ def test_gp_is_a_library_of_its_own():
     ("room", "users"),
     [
         ("multimodal", {"families", "config"}),  # the class of the head; the section of the configuration
-        ("multikernel", {"model.site.subtype"}),
+        ("multikernel", set()),  # an estimator of its own
         ("radiology_text", {"heads.extras", "output.label_reports", "commands.report_texts"}),
     ],
 )

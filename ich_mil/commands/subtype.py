@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from ich_mil.arguments import Model, app, check_model, check_predictions, examples
-from ich_mil.errors import ConfigError
 
 
 @app.command(
@@ -29,12 +28,6 @@ def subtype(
     ],
     out: Annotated[Path, typer.Option(help="Folder to write, for 'predict --kinds'.")],
     model: Model = Path("headct-base"),
-    kernels: Annotated[
-        bool,
-        typer.Option(
-            "--kernels", help="Several kernels by MCMC (minutes), compared with logistic regression."
-        ),
-    ] = False,
 ) -> None:
     """Fit models of the kinds of bleed to predicted scans, or of the six targets of RSNA 2019 to slices."""
     check_model(model)
@@ -42,9 +35,6 @@ def subtype(
     from ich_mil.sets.layouts.rsna_labels import is_rsna_table
 
     if is_rsna_table(kinds):
-        if kernels:
-            raise ConfigError(f"--kernels is for kinds of scans; {kinds} has labels of slices")
-
         from ich_mil.model.site.slice_kinds import train_slice_kinds
 
         train_slice_kinds(folder, kinds=kinds, model=model, out=out)
@@ -53,4 +43,4 @@ def subtype(
 
     from ich_mil.model.site.subtype import train_kinds
 
-    train_kinds(folder, kinds=kinds, model=model, out=out, kernels=kernels)
+    train_kinds(folder, kinds=kinds, model=model, out=out)

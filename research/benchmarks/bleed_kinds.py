@@ -15,7 +15,15 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from ich_mil.evaluate.weighted_log_loss import image_losses, mean_loss
 from ich_mil.model.site.slice_kinds import held_out as held_out_slices
-from ich_mil.model.site.subtype import base_rates, folds_by_patient, held_out, log_loss_less, with_interval
+from ich_mil.model.site.subtype import (
+    Fold,
+    base_rates,
+    folds_by_patient,
+    held_out,
+    log_loss_less,
+    with_interval,
+)
+from ich_mil.multikernel import MultiKernelGP
 from ich_mil.sets.layouts.rsna_labels import KINDS
 from research.benchmarks.public_features import DATA
 from research.benchmarks.record import command_line, record, table
@@ -41,6 +49,16 @@ def load(name: str) -> tuple[dict[str, np.ndarray], pd.DataFrame]:
         x.loc[x.index.isin(kinds.index), COLUMNS].groupby(level=0).agg(["mean", "max"]) for x in slices
     ]
     return {f"network {k}": x.loc[kinds.index].to_numpy() for k, x in enumerate(embedded)}, kinds
+
+
+def kernels_held_out(sources: dict[str, np.ndarray], y: np.ndarray, folds: list[Fold]) -> np.ndarray:
+    """Probability (B,) of each scan by several kernels, one for each network, of the other folds."""
+    p = np.empty(len(y))
+    for inside, outside in folds:
+        model = MultiKernelGP(chains=4, burn_in=300, draws=300)
+        model.fit({name: x[inside] for name, x in sources.items()}, y[inside])
+        p[outside] = np.asarray(model.predict_proba({name: x[outside] for name, x in sources.items()}))[:, 1]
+    return p
 
 
 def measure_slices() -> None:
@@ -78,8 +96,9 @@ def main() -> None:
             p["base"].append(base_rates(y, folds))
             rows.append([kind, int(y.sum())])
             for model, other in (("logistic", "base"), ("kernels", "logistic"))[: 1 + chosen.kernels]:
-                p[model].append(held_out(sources, y, scans, folds, kernels=model == "kernels"))
-                q = p[model][-1]
+                kernels = model == "kernels"
+                q = kernels_held_out(sources, y, folds) if kernels else held_out(sources, y, scans, folds)
+                p[model].append(q)
                 cells = [f"{roc_auc_score(y, q):.3f}", f"{log_loss(y, q):.3f}"]
                 rows[-1] += [*cells, with_interval(log_loss_less(y, q, p[other][-1], scans))]
         y = np.concatenate(labels)

@@ -1,13 +1,13 @@
-"""Kinds of bleed of positive scans: a logistic regression, or several kernels, for each kind.
+"""Kinds of bleed of positive scans: a logistic regression for each kind.
 
 In: predictions of scans with known kinds, whose folder holds the features of every network, and a CSV of the
 kinds. Out: a folder with one model per kind and `kinds.json`; with it `ich-mil predict --kinds` adds the
 probability of each kind to scans that are not called negative.
 
-A scan may show several kinds, so each kind is classified against the rest: by logistic regression, or by a
-Gaussian process with one kernel per network (`ich_mil.multikernel`; O'Harney et al. 2014). The description of
-a scan by a network is the mean and the maximum of its slice features. Training scans are those with at least
-one kind: probabilities hold for scans with a bleed.
+A scan may show several kinds, so each kind is classified against the rest. Several kernels
+(`ich_mil.multikernel`) are no better here (research/RESULTS.md, "Kinds of bleed in CQ500"). A network
+describes a scan by the mean and the maximum of its slice features. Training scans are those with at least one
+kind: probabilities hold for scans with a bleed.
 
 Shapes: B scans, D features of a network.
 """
@@ -31,8 +31,6 @@ from ich_mil.model.predictions import KindResult
 from ich_mil.model.site.logistic_kind import LogisticKind
 from ich_mil.model.storage import load_model
 from ich_mil.model_files import read_json
-from ich_mil.multikernel import MultiKernelGP
-from ich_mil.multikernel.sources import FEWEST
 from ich_mil.progress import progress, say
 from ich_mil.sets.features import FeatureSet
 from ich_mil.sets.labels import binary, name_some, read_label_csv
@@ -45,8 +43,8 @@ NOT_KINDS = frozenset({"scan", "label", "patient", "probability", "any"})
 FOLDS = 5
 Fold = tuple[np.ndarray, np.ndarray]
 """Indices of the scans to train on, and of the held-out scans."""
-SAMPLER: Mapping[str, Any] = {"chains": 4, "burn_in": 300, "draws": 300}
-KindModel = LogisticKind | MultiKernelGP
+FEWEST = 5
+"""Smallest number of training scans with a kind, and without it."""
 
 
 def _embed(views: Views) -> dict[str, np.ndarray]:
@@ -60,7 +58,7 @@ def _mean_and_max(features: FeatureSet) -> np.ndarray:
     return np.hstack([mean, np.maximum.reduceat(x, starts)])
 
 
-def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path, kernels: bool = False) -> None:
+def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path) -> None:
     """Fit a model for each kind, measure it on held-out folds by patient, and write both to `out`.
 
     Args:
@@ -68,7 +66,6 @@ def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path, kernels: b
         kinds: CSV with a column scan and one 0/1 column per kind.
         model: the model of the predictions.
         out: folder to write.
-        kernels: fit several kernels, and compare them with logistic regression on the folds.
     """
     trained = load_model(model)
     views = trained.predicted_features(folder)
@@ -85,27 +82,22 @@ def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path, kernels: b
             if folds is None:
                 say(f"{name}: {y.sum()} of {len(y)} scans, too few with or without it; left out")
                 continue
-            p, base = held_out(sources, y, patients, folds, kernels=kernels), base_rates(y, folds)
+            p, base = held_out(sources, y, patients, folds), base_rates(y, folds)
             auc, loss, base_loss = (
                 float(x) for x in (roc_auc_score(y, p), log_loss(y, p), log_loss(y, base))
             )
             entry = {"name": name, "file": f"kind_{len(entries)}.safetensors", "scans": len(y)}
             entry |= {"positive": int(y.sum()), "auc": auc, "log_loss": loss, "base_log_loss": base_loss}
-            _fit(sources, y, patients, kernels=kernels).save(out / str(entry["file"]))
+            LogisticKind.fit(sources, y, patients).save(out / str(entry["file"]))
             entries.append(entry)
             say(
                 f"{name}: {y.sum()} of {len(y)} scans; held-out AUC {auc:.3f}, log-loss {loss:.3f}, "
                 f"less that of the base rate {with_interval(log_loss_less(y, p, base, patients))}"
             )
-            if kernels:
-                logistic = held_out(sources, y, patients, folds, kernels=False)
-                less = log_loss_less(y, p, logistic, patients)
-                words = f"{with_interval(less)}; {advice(less[1])}"
-                say(f"{name}: log-loss less that of logistic regression {words}")
         if not entries:
             raise DataError(f"{kinds}: no kind has enough scans with and without it; label more scans")
         metadata = {"format": FORMAT, "weights": trained.provenance.weights, "notice": NOTICE}
-        write_json(out / DESCRIPTION, metadata | {"kernels": kernels, "kinds": entries})
+        write_json(out / DESCRIPTION, metadata | {"kinds": entries})
     say(f"{out}: use it as --kinds")
 
 
@@ -135,27 +127,17 @@ def folds_by_patient(y: np.ndarray, patients: Sequence[str]) -> list[Fold] | Non
     return None if least < FEWEST else folds
 
 
-def _fit(
-    sources: Mapping[str, np.ndarray], y: np.ndarray, patients: Sequence[str], *, kernels: bool
-) -> KindModel:
-    if kernels:
-        return MultiKernelGP(**SAMPLER).fit(sources, y)
-    return LogisticKind.fit(sources, y, patients)
-
-
 def held_out(
     sources: Mapping[str, np.ndarray],
     y: np.ndarray,
     patients: Sequence[str],
     folds: Sequence[Fold],
-    *,
-    kernels: bool,
 ) -> np.ndarray:
     """Probability (B,) of each scan by the model of the other folds."""
     p = np.empty(len(y))
     for inside, outside in folds:
         learn, held = ({name: x[rows] for name, x in sources.items()} for rows in (inside, outside))
-        fitted = _fit(learn, y[inside], [patients[i] for i in inside], kernels=kernels)
+        fitted = LogisticKind.fit(learn, y[inside], [patients[i] for i in inside])
         p[outside] = np.asarray(fitted.predict_proba(held))[:, 1]
     return p
 
@@ -178,15 +160,6 @@ def log_loss_less(
     return float(less.mean()), ends["less"]
 
 
-def advice(less: Interval) -> str:
-    """Which model to use, by the log-loss of the kernels less that of logistic regression."""
-    if less.high < 0:
-        return "the kernels are ahead"
-    if less.low > 0:
-        return "logistic regression is ahead, leave out --kernels"
-    return "neither is ahead, leave out --kernels for the simpler model"
-
-
 def with_interval(less: tuple[float, Interval]) -> str:
     """A difference with its interval."""
     return f"{less[0]:+.3f} [{less[1].low:+.3f}, {less[1].high:+.3f}]"
@@ -201,7 +174,7 @@ class Kinds:
         held_out_auc: AUC of each kind on held-out training scans.
     """
 
-    models: dict[str, KindModel]
+    models: dict[str, LogisticKind]
     held_out_auc: dict[str, float]
 
     @classmethod
@@ -213,7 +186,6 @@ class Kinds:
         metadata = read_json(path, FORMAT)
         try:
             entries, stored_weights = metadata["kinds"], metadata["weights"]
-            loader = MultiKernelGP if metadata["kernels"] else LogisticKind
             auc = {entry["name"]: float(entry["auc"]) for entry in entries}
             files = {entry["name"]: folder / entry["file"] for entry in entries}
         except (ValueError, TypeError, KeyError) as error:
@@ -222,26 +194,17 @@ class Kinds:
             ) from error
         if stored_weights != weights:
             raise ModelError(f"{folder}: belongs to another model; run 'ich-mil subtype' with this one")
-        return cls({name: loader.load(file) for name, file in files.items()}, auc)
+        return cls({name: LogisticKind.load(file) for name, file in files.items()}, auc)
 
     def predict(self, views: Views) -> tuple[KindResult, ...]:
         """Probability of each kind for one scan."""
         sources, kinds = _embed(views), []
         for name, model in self.models.items():
             mean, std = model.predict_proba(sources, return_std=True)
-            source = _leading_source(model)
-            kinds.append(_result(name, float(mean[0, 1]), float(std[0, 1]), *source, self.held_out_auc[name]))
+            lead, share = model.shares.argmax(), float(model.shares.max())
+            auc = self.held_out_auc[name]
+            kinds.append(_result(name, float(mean[0, 1]), float(std[0, 1]), f"network {lead}", share, auc))
         return tuple(kinds)
-
-
-def _leading_source(model: KindModel) -> tuple[str, float]:
-    """The network with the largest mean share of the variance of the latent function, and that share."""
-    if isinstance(model, LogisticKind):
-        shares = model.shares
-    else:
-        theta = np.exp(model.log_theta_).sum(2)  # with two classes only the sum over them is informed
-        shares = (theta / theta.sum(-1, keepdims=True)).mean((0, 1))  # of (chains, draws, d)
-    return f"network {shares.argmax()}", float(shares.max())
 
 
 def _result(name: str, p: float, std: float, source: str, share: float, auc: float) -> KindResult:

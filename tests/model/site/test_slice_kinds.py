@@ -86,7 +86,6 @@ def test_what_is_refused(tiny, kinds, tmp_path, capsys):
         (tmp_path / "t.csv").write_text("\n".join(content) + "\n")
         assert message in refused(capsys, *words(tiny, tmp_path / "t.csv", tmp_path / "out"))
     assert not (tmp_path / "out").exists()
-    assert "--kernels" in refused(capsys, *words(tiny, table, tmp_path / "out"), "--kernels")
     assert "holds kinds already" in refused(capsys, *words(tiny, table, kinds))
     other = ("subtype", tmp_path, "--model", tiny / "run", "--kinds", table, "--out", tmp_path / "out")
     assert "holds no predictions.json" in refused(capsys, *other)
