@@ -28,7 +28,7 @@ COMMANDS = [one.name or one.callback.__name__.replace("_", "-") for one in app.r
         ("validate . --layout cq50 --model m", "'cq500'"),
         ("run demo --head.betta 1", "'head.beta'"),
         ("run dmeo", "'demo'"),
-        ("drift . --reference x --rate 2", "--rate"),
+        ("drift . --model x --rate 2", "--rate"),
         ("triage . --sensitivity nan", "nan"),
         ("prepare . --layout rsna --out o --thickness -1", "-1"),
         ("predict . --jobs two", "--jobs"),

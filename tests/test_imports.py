@@ -182,7 +182,7 @@ def test_wrong_paths_and_settings_are_refused_before_torch_is_imported(tmp_path)
         ["ensemble", "/absent", "site", "--out", "x"],
         ["triage", "site"],
         ["subtype", "site", "--kinds", "bad.yaml", "--out", "x"],
-        ["drift", "/absent", "--reference", "headct-base"],
+        ["drift", "/absent", "--model", "headct-base"],
         ["report", "site"],
         ["reports", "/absent", "--out", "x"],
     ]

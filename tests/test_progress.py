@@ -67,5 +67,5 @@ def test_error_of_the_program_is_printable(capsys, monkeypatch):
 
 
 def test_arguments_that_are_unknown_are_printable(capsys):
-    assert main(["drift", "a", "--reference", "b", HOSTILE]) == 2
+    assert main(["drift", "a", "--model", "b", HOSTILE]) == 2
     assert lines_without_control(capsys.readouterr().err) == 1

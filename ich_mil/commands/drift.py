@@ -1,38 +1,37 @@
 """`ich-mil drift`."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ich_mil.arguments import Predictions, app, check_model, check_predictions, examples, share
+from ich_mil.arguments import Model, Predictions, app, check_model, check_predictions, examples, share
 from ich_mil.errors import ConfigError, named
 from ich_mil.progress import say
 
 
-@app.command(epilog=examples("ich-mil drift predictions/new --reference headct-base"))
+@app.command(epilog=examples("ich-mil drift predictions/new --model headct-base"))
 def drift(
     folder: Predictions,
-    reference: Annotated[Path, typer.Option(metavar="RUN", help="The model that predicted the scans.")],
+    model: Model,
     rate: Annotated[float, typer.Option(callback=share, help="Largest false-alarm rate.")] = 0.05,
 ) -> None:
     """Test whether predicted scans differ from the training scans."""
     check_predictions(folder)
-    check_model(reference)
+    check_model(model)
 
     from ich_mil.files import write_json
     from ich_mil.ledger import NOTICE
     from ich_mil.model.site.drift import columns_of, read_reference
     from ich_mil.model.storage import load_model
 
-    model = load_model(reference)
+    trained = load_model(model)
     try:
-        alarm = read_reference(model.members[0].folder, rate=rate, seed=model.seed)
+        alarm = read_reference(trained.members[0].folder, rate=rate, seed=trained.seed)
     except ValueError as error:
         raise ConfigError(f"--rate: {error}") from error
-    features = model.predicted_features(folder).members[0]
+    features = trained.predicted_features(folder).members[0]
     with named(folder):
         result = alarm.test(*columns_of(features), features.patients)
-    write_json(folder / "drift.json", {"notice": NOTICE, "model": str(reference), **asdict(result)})
+    write_json(folder / "drift.json", {"notice": NOTICE, "model": str(model), **asdict(result)})
     say(*result.text().split("\n"), str(folder / "drift.json"))

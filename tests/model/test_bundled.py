@@ -107,5 +107,5 @@ def test_a_child_on_few_scans_keeps_the_networks_and_watches_its_site(tmp_path):
     assert "RSNA 2019" in child.provenance.trained_on
     words = ("predict", tmp_path / "site", "--model", tmp_path / "run", "--out", tmp_path / "new")
     assert main([str(word) for word in words]) == 0
-    assert main(["drift", str(tmp_path / "new"), "--reference", str(tmp_path / "run")]) == 0
+    assert main(["drift", str(tmp_path / "new"), "--model", str(tmp_path / "run")]) == 0
     assert json.loads((tmp_path / "new" / "drift.json").read_text())["alarm"] is False

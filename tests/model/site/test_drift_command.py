@@ -48,7 +48,7 @@ def predicted(folder, features, provenance):
 @pytest.mark.parametrize(("shift", "alarm"), [(0.0, False), (1.0, True)])
 def test_the_alarm_is_raised_where_features_have_moved(model, tmp_path, capsys, shift, alarm):
     predicted(tmp_path, scans(20, shift=shift, seed=1), load_model(model).provenance)
-    assert run("drift", tmp_path, "--reference", model) == 0
+    assert run("drift", tmp_path, "--model", model) == 0
     found = json.loads((tmp_path / "drift.json").read_text())
     assert found["alarm"] is alarm
     assert (found["n"], found["rate"]) == (20, 0.05)
@@ -73,4 +73,4 @@ def test_predictions_and_references_that_cannot_be_used(model, tmp_path, capsys)
         ("few", model, ("--rate", "0.0001"), "--rate: rate must be at least 0.002"),
         ("empty", model, (), "holds no predictions.json"),
     ):
-        assert message in refused(capsys, "drift", tmp_path / folder, "--reference", reference, *more)
+        assert message in refused(capsys, "drift", tmp_path / folder, "--model", reference, *more)
