@@ -1,7 +1,7 @@
 """Fit the attention CNN on prepared scans with Lightning, and keep the best epoch.
 
 `log.csv` has one row per epoch. `last.ckpt` is the newest epoch that was the best so far (with
-`fixed_epochs`, the newest epoch). A killed run resumes from it and ends at the same model.
+null `patience`, the newest epoch). A killed run resumes from it and ends at the same model.
 
 On a GPU the computation is in bfloat16; weights and the pooling of slices stay float32. Several processes
 (`ich_mil.ranks`) divide the scans of each step by Lightning's DDP. Their number changes the result of a step
@@ -116,10 +116,10 @@ def _steps(
 def _trainer(
     out: Path, training: TrainingSettings, ranks: Ranks, logger: Logger | None
 ) -> tuple[pl.Trainer, ModelCheckpoint]:
-    monitor = None if training.fixed_epochs else "val_loss"  # None: each epoch replaces the previous one
+    monitor = None if training.patience is None else "val_loss"  # None: each epoch replaces the previous one
     best = _BestEpoch(out, filename="best", monitor=monitor, save_last=True, enable_version_counter=False)
     callbacks: list[Callback] = [best, EpochLog(out / "log.csv"), _KeepSigterm()]
-    if not training.fixed_epochs:
+    if training.patience is not None:
         callbacks.insert(0, EarlyStopping("val_loss", patience=training.patience, check_finite=True))
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)  # no tips and lists of devices
     terminal = sys.stderr.isatty()
@@ -202,7 +202,7 @@ def _read_checkpoint(path: Path) -> dict[str, Tensor]:
 def _best_state(out: Path, best: ModelCheckpoint, training: TrainingSettings) -> dict[str, Tensor]:
     """Weights of the kept epoch, on the CPU. `ModelError` if loss or weights are not finite."""
     score = best.best_model_score
-    if not training.fixed_epochs and (score is None or not torch.isfinite(score)):
+    if training.patience is not None and (score is None or not torch.isfinite(score)):
         raise ModelError(f"{out}: no epoch had a finite validation loss; lower training.learning_rate")
     state = _read_checkpoint(out / "best.ckpt")
     if not all(torch.isfinite(value).all() for value in state.values()):
@@ -229,7 +229,7 @@ def fit_cnn(
     the same settings, whose weights are the start of training.
 
     Returns:
-        The model of the epoch with the lowest validation loss, or of the last epoch with `fixed_epochs`, in
+        The model of the epoch with the lowest validation loss, or of the last epoch without `patience`, in
         evaluation mode.
 
     Raises:
@@ -256,7 +256,7 @@ def fit_cnn(
     varied = VariedScans(scans, seed=seed, augmented=training.augment)
     steps, to_watch = _steps(scans, watched, training, seed, ranks)
     if ranks.first:
-        epochs = f"{training.max_epochs} epochs{'' if training.fixed_epochs else ' at most'}"
+        epochs = f"{training.max_epochs} epochs{'' if training.patience is None else ' at most'}"
         slices = int(scans.sizes.sum())
         say(
             f"network {encoder.name} of {encoder.size} pixels, frozen: {encoder.freeze}; {len(scans)} scans "

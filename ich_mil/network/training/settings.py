@@ -13,16 +13,16 @@ class TrainingSettings:
     Attributes:
         learning_rate: learning rate of Adam; the maximum if there is a schedule.
         schedule: `constant`, or `one_cycle`, which raises the learning rate and lowers it to nearly 0 by
-            `max_epochs` (Smith & Topin 2019, arXiv:1708.07120). Use it with `fixed_epochs`, which keeps the
+            `max_epochs` (Smith & Topin 2019, arXiv:1708.07120). Use it without `patience`, which keeps the
             last epoch.
         weight_decay: weight decay of all trained weights, decoupled from the gradient (AdamW); 0 is Adam.
         bags: scans per step, over all GPUs together.
         max_epochs: largest number of epochs.
-        patience: number of epochs without a lower validation loss before training stops.
+        patience: number of epochs without a lower validation loss before training stops; the epoch with the
+            lowest is kept. null: train for `max_epochs` and keep the last epoch, for sets with too few
+            validation scans to choose an epoch.
         workers: number of processes that read scans ahead; 0 reads each scan on request.
         augment: augment the training scans differently in each epoch (`training.augment`).
-        fixed_epochs: train for `max_epochs` and keep the last epoch, not the epoch with the lowest validation
-            loss. For sets with too few validation scans to choose an epoch.
         logger: also log curves and settings by TensorBoard, MLflow or W&B (extra `loggers`), into the folder
             `cnn` of the run; nothing is sent (`training.loggers`).
     """
@@ -32,8 +32,7 @@ class TrainingSettings:
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     bags: Annotated[int, Field(ge=1)] = 4
     max_epochs: Annotated[int, Field(ge=1)] = 200
-    patience: Annotated[int, Field(ge=1)] = 8
+    patience: Annotated[int, Field(ge=1)] | None = 8
     workers: Annotated[int, Field(ge=0)] = 0
     augment: bool = False
-    fixed_epochs: bool = False
     logger: Literal["none", "tensorboard", "mlflow", "wandb"] = "none"

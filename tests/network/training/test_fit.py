@@ -135,7 +135,7 @@ def test_step_too_large_for_the_gpu(prepared, splits, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_fixed_epochs_keep_the_last(prepared, splits, tmp_path):
     # a rate at which the loss of the last epoch is not the lowest
-    fixed = replace(TRAINING, learning_rate=0.02, fixed_epochs=True, patience=1, max_epochs=2)
+    fixed = replace(TRAINING, learning_rate=0.02, patience=None, max_epochs=2)
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "best.ckpt").write_bytes(b"of a run that was killed before it wrote last.ckpt")
     model = fit(prepared, splits, tmp_path / "a", training=fixed)
@@ -166,13 +166,13 @@ def test_initial_weights_are_read_once(prepared, splits, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fixed", "message"), [(False, "no epoch had a finite validation loss"), (True, "weights are not finite")]
+    ("patience", "message"), [(8, "no epoch had a finite validation loss"), (None, "weights are not finite")]
 )
-def test_loss_that_is_not_finite(prepared, splits, tmp_path, fixed, message):
-    training = TrainingSettings(learning_rate=1e30, max_epochs=3, fixed_epochs=fixed)
+def test_loss_that_is_not_finite(prepared, splits, tmp_path, patience, message):
+    training = TrainingSettings(learning_rate=1e30, max_epochs=3, patience=patience)
     with pytest.raises(ModelError, match=rf"{message}; lower training\.learning_rate"):
         fit(prepared, splits, tmp_path, training=training)
-    assert (len(pd.read_csv(tmp_path / "log.csv")) == 3) == fixed
+    assert (len(pd.read_csv(tmp_path / "log.csv")) == 3) == (patience is None)
 
 
 @pytest.mark.gpu

@@ -26,7 +26,7 @@ from tests.together import together
 
 ENCODER = EncoderSettings(size=32)
 CNN = CnnSettings()
-TRAINING = TrainingSettings(learning_rate=1e-3, bags=3, max_epochs=2, fixed_epochs=True)
+TRAINING = TrainingSettings(learning_rate=1e-3, bags=3, max_epochs=2, patience=None)
 VARIED = replace(TRAINING, augment=True)
 
 

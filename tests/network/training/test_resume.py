@@ -81,7 +81,7 @@ def test_augmented_run_resumes_to_the_same_model(prepared, splits, tmp_path):
 
 @pytest.mark.slow
 def test_full_disk_leaves_the_last_whole_checkpoint(prepared, splits, tmp_path, monkeypatch):
-    fixed = replace(TRAINING, fixed_epochs=True)
+    fixed = replace(TRAINING, patience=None)
     straight = predictions(fit(prepared, splits, tmp_path / "a", training=fixed), prepared)
     save, calls, limits = torch.save, iter(range(100)), resource.getrlimit(resource.RLIMIT_FSIZE)
 
