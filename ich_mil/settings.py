@@ -32,7 +32,9 @@ IN_A_FILE = "settings stand in a file, such as those in configs/: --config FILE"
 REMOVED: dict[str, dict[str, Any]] = {
     "RunConfig": {"thickness_mm": 5.0},
     "SetSettings": {"networks": True},
-    "TrainingSettings": {"bleeds": 0, "controls": 0, "warmup_steps": 0, "accumulate": 1, "fixed_epochs": False},
+    "TrainingSettings": {
+        **{"bleeds": 0, "controls": 0, "warmup_steps": 0, "accumulate": 1, "fixed_epochs": False},
+    },
     "CnnSettings": {"dropout": 0.3, "chunk_slices": 256, "locate": False},
     "HeadSettings": {
         **dict.fromkeys(("logistic_tail", "log_h", "update")),

@@ -85,15 +85,6 @@ def position_score(positions: np.ndarray) -> np.ndarray:
     return np.exp(-((positions - CENTRE) ** 2) / (2 * WIDTH**2))
 
 
-def position_scan(training_labels: np.ndarray, n_scans: int) -> np.ndarray:
-    """Scan probability (B,) of the position baseline: the prevalence in the training scans, a constant.
-
-    `training_labels` are in {0, 1} or `UNKNOWN`, at least one is known.
-    """
-    labels = training_labels[training_labels != UNKNOWN]
-    return np.full(n_scans, labels.mean(dtype=np.float64))
-
-
 def slice_prevalence(slice_labels: np.ndarray) -> np.ndarray | None:
     """Fraction of positive slices as a constant slice probability (N,); None if no slice is labelled.
 

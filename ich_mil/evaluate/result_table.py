@@ -29,7 +29,7 @@ FEW = 30
 
 _BASELINES = {
     "CNN alone, calibrated": "Platt scaling of its probability, fitted to the scans that calibrate the head",
-    "position only": "prevalence of the training scans for each scan, closeness to mid-scan for each slice",
+    "position only": "share of positive scans in training, for each scan; closeness to mid-scan for slices",
     "slice prevalence": "fraction of positive slices in this set, for each slice; no model knows it",
 }
 """Explanations of baselines of `commands.validate.score_rows` whose names are not self-explanatory."""

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 
 from ich_mil import __version__
 from ich_mil.errors import DataError, named
-from ich_mil.evaluate.baselines import CnnSigmoid, position_scan, position_score
+from ich_mil.evaluate.baselines import CnnSigmoid, position_score
 from ich_mil.evaluate.scores import Scores, known_or_none
 from ich_mil.files import digest, whole_file
 from ich_mil.gp.predict import predict
@@ -84,7 +84,7 @@ def _attention(task: Task, test: FeatureSet) -> Scores:
 
 
 def _position_only(task: Task, test: FeatureSet) -> Scores:
-    prevalence = position_scan(task.train.labels.numpy(), test.n_scans)
+    prevalence = np.full(test.n_scans, task.train.labels.double().mean())
     return Scores("position only", prevalence, known_or_none(position_score(test.positions.numpy())))
 
 

@@ -3,8 +3,7 @@ import pytest
 import torch
 
 from ich_mil.errors import ModelError
-from ich_mil.evaluate.baselines import CnnSigmoid, position_scan, position_score, slice_prevalence
-from ich_mil.evaluate.metrics import scan_metrics
+from ich_mil.evaluate.baselines import CnnSigmoid, position_score, slice_prevalence
 from ich_mil.gp.calibration import platt
 
 
@@ -12,12 +11,6 @@ def test_position_score_by_hand():
     score = position_score(np.array([0.5, 0.3, 0.7, 0.1, np.nan], dtype=np.float32))
     np.testing.assert_allclose(score[:4], np.exp([0, -0.5, -0.5, -2]), rtol=1e-6)  # float32 positions
     assert np.isnan(score[4])
-
-
-def test_position_scan_is_the_training_prevalence():
-    probability = position_scan(np.array([0, 1, 1, 1, -1, -1]), 4)
-    np.testing.assert_array_equal(probability, [0.75] * 4)
-    assert scan_metrics(np.array([0, 1, 0, 1]), probability)["auc"] == 0.5
 
 
 def test_slice_prevalence_is_that_of_the_labelled_slices():

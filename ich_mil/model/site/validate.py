@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
 import pandas as pd
 
 from ich_mil.config import RunConfig
@@ -16,7 +17,6 @@ from ich_mil.errors import named
 from ich_mil.evaluate.baselines import (
     CNN_SIGMOID,
     CnnSigmoid,
-    position_scan,
     position_score,
     slice_prevalence,
 )
@@ -39,7 +39,7 @@ from ich_mil.model.training.training_sets import (
 from ich_mil.network.training.set_settings import member_path
 from ich_mil.progress import say
 from ich_mil.sets.features import FeatureSet, read_unseen_table
-from ich_mil.sets.labels import name_some
+from ich_mil.sets.labels import UNKNOWN, name_some
 from ich_mil.sets.layouts.names import SiteLayout
 from ich_mil.sets.preparation.prepare import prepare
 from ich_mil.sets.scan_labels import ScanLabels
@@ -249,7 +249,8 @@ def measure(model: TrainedModel, measured: MeasuredSet, out: Path) -> Evaluation
 def score_rows(model: TrainedModel, features: FeatureSet, predictions: Predictions) -> list[Scores]:
     """Scores of the head, the CNN, its attention and image-free baselines: the rows of result tables."""
     splits = load_splits(model.folder / "splits.csv")
-    train = splits.label[splits.split == "train"].to_numpy()
+    train = splits.label[(splits.split == "train") & (splits.label != UNKNOWN)]
+    share = model.provenance.prevalence or train.mean()
     cnn_scan, cnn_slice, attention = (
         known_or_none(part.numpy()) for part in (features.cnn_scan, features.cnn_slice, features.attention)
     )
@@ -266,7 +267,7 @@ def score_rows(model: TrainedModel, features: FeatureSet, predictions: Predictio
         rows.append(Scores("CNN alone, calibrated", sigmoid(features.cnn_scan).numpy(), None))
     if attention is not None:
         rows.append(Scores("CNN attention weight", None, attention))
-    rows.append(Scores("position only", position_scan(train, features.n_scans), position))
+    rows.append(Scores("position only", np.full(features.n_scans, share), position))
     if prevalence is not None:
         rows.append(Scores("slice prevalence", None, prevalence, slice_is_probability=True))
     return rows

@@ -146,18 +146,17 @@ def finish(out: Path, runs: Sequence[RunConfig]) -> None:
         say(f"{out}: no scans are held out from all members; the mixture keeps their own calibrations")
     else:
         views = training_views(runs, common)
-        features = views.features
+        features, mixed = views.features, refit and has_single_slices(runs[0])
         if all(member.calibration for member in members):
             pairs = zip(members, views.members, runs, strict=True)
             logits = torch.cat([_held_out(*pair, samples, refit=refit) for pair in pairs], 1)
             rule = members[0].head.settings.variant.rule
             bags = features.as_slices(in_slices(runs[0], features)) if refit else features
-            mixed = refit and has_single_slices(runs[0])
             indices = calibrating(bags.offsets, bags.labels) if mixed else slice(None)
             of_scan, of_slices = logits[:, :, indices]
             joint = Calibration.fit(of_scan, of_slices, bags.labels[indices], rule=rule)
-        sigmoid = CnnSigmoid.fit(features.cnn_scan, features.labels)
-        if sigmoid:
+        whole = calibrating(features.offsets, features.labels) if mixed else slice(None)
+        if sigmoid := CnnSigmoid.fit(features.cnn_scan[whole], features.labels[whole]):
             sigmoid.save(out / CNN_SIGMOID)
     write_ensemble(joint, out)
 

@@ -35,6 +35,7 @@ from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
 from ich_mil.evaluate.deployment.out_of_distribution import Likeness
 from ich_mil.families import FAMILIES
 from ich_mil.files import alone, write_json
+from ich_mil.gp.fit_calibration import calibrating
 from ich_mil.gp.sparse_gp import check_kernel, make_kernel
 from ich_mil.model.model import Member
 from ich_mil.model.site.drift import write_reference
@@ -194,10 +195,12 @@ def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, rank
     whole = features.select(scans.learn)
     learn = whole.as_slices(in_slices(config, features))
     family = FAMILIES[config.head.family].head()
+    mixed = has_single_slices(config)
     with named(config.train.path):
-        head = family.fit(learn, config.head, config.own, watch=watch, mixed=has_single_slices(config))
-    calibrates = watch or whole
-    if sigmoid := CnnSigmoid.fit(calibrates.cnn_scan, calibrates.labels):
+        head = family.fit(learn, config.head, config.own, watch=watch, mixed=mixed)
+    held = watch or whole
+    used = calibrating(held.offsets, held.labels) if mixed else slice(None)
+    if sigmoid := CnnSigmoid.fit(held.cnn_scan[used], held.labels[used]):
         sigmoid.save(config.out / CNN_SIGMOID)
     sources = set_names(whole.scans, config)
     if likeness := Likeness.fit(whole, sources=sources, seed=config.head.random_state):

@@ -26,7 +26,8 @@ def model(tmp_path):
     rows += [("e", 1, "validation"), ("f", 0, "test")]
     splits = pd.DataFrame(rows, columns=["scan", "label", "split"])
     write_splits(splits.assign(patient=splits.scan, learn="all", content=""), tmp_path / "splits.csv")
-    return SimpleNamespace(folder=tmp_path, members=[SimpleNamespace(head=GaussianProcessHead)])
+    members, about = [SimpleNamespace(head=GaussianProcessHead)], SimpleNamespace(prevalence=None)
+    return SimpleNamespace(folder=tmp_path, members=members, provenance=about)
 
 
 @pytest.fixture
@@ -74,6 +75,12 @@ def test_the_cnn_is_shown_calibrated_too(model, features):
     row, logit = rows["CNN alone, calibrated"], torch.logit(features.cnn_scan.double())
     np.testing.assert_allclose(row.scan, torch.sigmoid(2 * logit - 0.5), rtol=1e-12)
     assert row.slice is None
+
+
+def test_position_alone_has_the_share_at_which_the_probabilities_hold(model, features):
+    """Single slices and boxes, which `splits.csv` lists too, are no scans."""
+    model.provenance.prevalence = 0.4
+    np.testing.assert_array_equal(rows_of(model, features)[1]["position only"].scan, [0.4] * 6)
 
 
 def test_unknown_values_have_no_rows(model, features):

@@ -2,26 +2,30 @@
 
 import re
 import shutil
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import yaml
 from PIL import Image
 
 from ich_mil.cli import train_main
 from ich_mil.config import read_config
 from ich_mil.errors import DataError
+from ich_mil.evaluate.baselines import CNN_SIGMOID, CnnSigmoid
+from ich_mil.gp.calibration import platt
 from ich_mil.heads.gaussian_process import GaussianProcessHead
 from ich_mil.model.maps import read_maps
 from ich_mil.model.predictions import read_results
 from ich_mil.model.training import training_sets as sets
-from ich_mil.model.training.train import train
+from ich_mil.model.training.train import fit_head, train
 from ich_mil.model.training.training_sets import open_training, trained_on, training_boxes
 from ich_mil.network.frozen import load_cnn
 from ich_mil.network.location import Location
 from ich_mil.network.training import fit_cnn as fit
+from ich_mil.ranks import these_ranks
 from ich_mil.sets.features import read_features
 from ich_mil.sets.preparation.prepare import prepare
 from ich_mil.sets.splits import load_splits
@@ -121,6 +125,21 @@ def test_the_head_learns_from_slices_and_is_calibrated_on_whole_scans(run):
     ]
     assert {*watch.labels.tolist()} == {0, 1}
     assert [*pd.read_csv(config.out / "validation" / "scans.csv").scan] == watch.scans
+
+
+def test_the_cnn_is_calibrated_on_whole_scans_without_validation_scans(run, tmp_path):
+    config, _ = run
+    splits = load_splits(config.out / "splits.csv")
+    features = read_features(config.out / "features" / "train.safetensors")
+    several = features.offsets.diff() > 1
+    rising = 0.3 + 0.4 * features.labels + torch.arange(features.n_scans) % 7 / 50
+    features = replace(features, cnn_scan=torch.where(several, rising, 1 - rising))
+    head = replace(config.head, calibration="none")
+    fit_head(features, splits, replace(config, out=tmp_path, head=head), these_ranks())  # too few to watch
+    learn = set(splits.scan[splits.split != "test"])
+    used = torch.tensor([scan in learn for scan in features.scans]) & several
+    wanted = platt(torch.logit(features.cnn_scan[used].double()), features.labels[used])[:2]
+    assert astuple(CnnSigmoid.load(tmp_path / CNN_SIGMOID)) == pytest.approx(wanted)
 
 
 def test_whole_scans_alone_are_measured_and_have_pages(run):
