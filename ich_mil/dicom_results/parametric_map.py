@@ -54,8 +54,8 @@ def parametric_maps(maps: ScanMaps, context: StudyContext, identity: Identity) -
     for frame_of_reference, chosen in groups.items():
         slices = [context.slices[i] for i in maps.slices[chosen].tolist()]
         for attribute, label, quantity in _QUANTITIES:
-            shares = np.rint(getattr(maps, attribute)[chosen].astype(float) * _ONE).astype(np.uint16)
-            values = context.upright.as_stored(shares)
+            stored = context.upright.as_stored(getattr(maps, attribute)[chosen])
+            values = np.rint(stored.astype(float) * _ONE).astype(np.uint16)
             arguments = identity.of_object(Kind.MAP, len(objects) + 1, series=frame_of_reference)
             objects.append(_parametric_map(values, slices, context, label, quantity, arguments))
             identity.finish(objects[-1], context)

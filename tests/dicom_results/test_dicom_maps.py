@@ -83,6 +83,24 @@ def test_maps_of_turned_slices_lie_on_stored_pixels(rsna, folder):
         np.testing.assert_allclose(np.subtract(*places[::-1]), [[63 * spacing, 0, 0]] * 2, atol=1e-3)
 
 
+def test_maps_of_pixels_that_are_not_square_lie_on_stored_pixels(folder):
+    """Rows twice as far apart as columns: a stored row is the mean of two rows of the prepared picture."""
+
+    def stretch(path):
+        (header,) = read_headers(path)
+        phantoms.rewrite(path, PixelSpacing=[header.spacing[0], header.spacing[1] / 2])
+
+    made = write(few_slices(folder, change=stretch), folder)
+    (scan,) = made.prepared.scans.index
+    rows, columns = made.prepared.hu(scan).shape[1:]
+    fine = made.maps.on_grid(rows, columns)
+    for ds, values in zip(made.read("map"), (fine.mean, fine.std), strict=True):
+        stored = _frames_from_below(ds)[0] / 65535
+        assert stored.shape[1:] == (rows // 2, columns)
+        pairs = values.reshape(len(values), rows // 2, 2, columns).mean(2)
+        np.testing.assert_allclose(stored, pairs, atol=1 / 65535)
+
+
 def _frames_from_below(ds):
     """Values (k, H, W) and positions (k, 3) of the frames of a map."""
     values = ds.pixel_array
