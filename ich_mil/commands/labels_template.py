@@ -22,6 +22,7 @@ def labels_template(
     import pandas as pd
 
     from ich_mil.files import write_csv
+    from ich_mil.sets.labels import name_some
     from ich_mil.sets.layouts.folder import FolderCollection
     from ich_mil.sets.preparation.identifying_texts import accession_number
     from ich_mil.sets.preparation.index import HeaderIndex
@@ -36,6 +37,7 @@ def labels_template(
         with HeaderIndex(file, collection, layout="unlabelled", leave_out=Path(scratch)) as index:
             index.update(jobs=workers(0))
             paths = {scan.scan: [source.path for source in scan.sources] for scan in index.scans()}
+            empty = [f"{line.scan}: {line.detail}" for line in index.empty_scans()]
     if not paths:
         raise DataError(f"{root}: holds no CT slice; name the folder with the studies")
     folders = own_folders({(scan, folder_of(path)) for scan, own in paths.items() for path in own})
@@ -43,4 +45,6 @@ def labels_template(
     table = pd.DataFrame(rows, columns=["folder", "accession", "study", "label"])
     # without a byte order mark Excel reads UTF-8 as another encoding, and saves other names of folders
     write_csv(root / "labels.csv", table.sort_values(["folder", "study"]), encoding="utf-8-sig")
+    if empty:
+        say(f"without a usable slice, so not in the table: {len(empty)} ({name_some(empty, 5)})")
     say(f"{root / 'labels.csv'}: {len(table)} studies; write 1 or 0 into label, or leave it empty")

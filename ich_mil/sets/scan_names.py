@@ -28,9 +28,9 @@ def short_name(scan: str) -> str:
 def own_folders(folders: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Map each scan to its folder, as the whole path below the root.
 
-    That is the lowest folder that holds all files of the scan and none of another scan. Where there is none,
-    it is the highest folder that holds files of this scan alone; '' where there is none either. Last parts
-    that other scans have too, such as 'Unknown Study', are left out.
+    That is the lowest folder that holds all files of the scan and none of another scan; files in the root do
+    not count. '' where there is none. Last parts that other scans have too, such as 'Unknown Study', are left
+    out.
 
     Args:
         folders: pairs of a scan id and a folder of its files.
@@ -46,8 +46,7 @@ def own_folders(folders: Iterable[tuple[str, str]]) -> dict[str, str]:
     for scan, paths in files_in.items():
         above = Counter(parent for path in paths for parent in _upwards(path) if scans_in[parent] == {scan})
         whole = [parent for parent, count in above.items() if count == len(paths)]
-        highest = min(above, key=lambda parent: (parent.count("/"), parent), default="")
-        name = max(whole, key=len, default=highest)
+        name = max(whole, key=len, default="")
         while part_counts[name.rpartition("/")[2]] > 1 and scans_in[folder_of(name)] == {scan}:
             name = folder_of(name)
         names[scan] = name

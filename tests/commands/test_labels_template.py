@@ -1,6 +1,7 @@
 """The table of labels to fill in: a row for each study, and what is filled in is read."""
 
 import pandas as pd
+from pydicom import dcmread
 
 from ich_mil.sets.store import open_prepared
 from tests import phantoms
@@ -44,6 +45,19 @@ def test_the_template_keeps_umlauts_in_excel_and_is_read_back(tmp_path):
     prepared = open_prepared(tmp_path / "set")
     labels = {prepared.folders[scan]: label for scan, label in prepared.scans.label.items()}
     assert labels == {"Größe": 1, "Köpf": 0}
+
+
+def test_a_study_without_a_usable_slice_is_named(tmp_path, capsys):
+    root = phantoms.cq500(tmp_path / "site", studies=2)
+    (root / "reads.csv").unlink()
+    lost = sorted(root.iterdir())[0]
+    for path in lost.rglob("*.dcm"):
+        phantoms.rewrite(path, ImagePositionPatient=None)
+        uid = dcmread(path).StudyInstanceUID
+    assert run("labels-template", root) == 0
+    assert len(pd.read_csv(root / "labels.csv")) == 1
+    told = capsys.readouterr().out
+    assert f"without a usable slice, so not in the table: 1 ({uid}: none of its" in told
 
 
 def test_a_folder_without_ct_gets_no_template(tmp_path, capsys):

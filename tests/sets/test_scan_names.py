@@ -25,9 +25,10 @@ def test_last_parts_that_other_scans_have_are_left_out():
     assert own_folders([("A", "a/Study")]) == {"A": "a/Study"}
 
 
-def test_the_highest_folder_of_a_scan_in_several():
+def test_no_folder_stands_for_a_scan_that_it_holds_in_part():
     folders = [("A", "x/a/1"), ("A", "y/1"), ("B", "x/b")]
-    assert own_folders(folders) == {"A": "y", "B": "x/b"}
+    assert own_folders(folders) == {"A": "", "B": "x/b"}
+    assert own_folders([("A", "S1"), ("A", "S2")]) == {"A": ""}
 
 
 def test_short_names_of_uids_alone():
