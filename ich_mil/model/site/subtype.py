@@ -27,13 +27,14 @@ from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.evaluate.bootstrap import Interval, patient_bootstrap
 from ich_mil.files import alone, write_json
 from ich_mil.ledger import NOTICE
-from ich_mil.model.predictions import KindResult
+from ich_mil.model.predictions import KindResult, Results, read_results
 from ich_mil.model.site.logistic_kind import LogisticKind
 from ich_mil.model.storage import load_model
 from ich_mil.model_files import read_json
 from ich_mil.progress import progress, say
 from ich_mil.sets.features import FeatureSet
 from ich_mil.sets.labels import binary, name_some, read_label_csv
+from ich_mil.sets.scan_names import ScanNames, folder_names
 from ich_mil.sets.views import Views
 
 FORMAT = "ich_mil.kinds.2"
@@ -63,13 +64,13 @@ def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path) -> None:
 
     Args:
         folder: folder of `predict` or `validate`.
-        kinds: CSV with a column scan and one 0/1 column per kind.
+        kinds: CSV with a column scan, ids or folders of the predictions, and one 0/1 column per kind.
         model: the model of the predictions.
         out: folder to write.
     """
     trained = load_model(model)
     views = trained.predicted_features(folder)
-    table = _read_kinds(kinds, set(views.features.scans))
+    table = _read_kinds(kinds, read_results(folder))
     chosen = views.select(list(table.index))
     sources, patients = _embed(chosen), chosen.features.patients
     with alone(out, doing="writing"):
@@ -101,21 +102,29 @@ def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path) -> None:
     say(f"{out}: use it as --kinds")
 
 
-def _read_kinds(path: Path, scans: set[str]) -> pd.DataFrame:
+def _read_kinds(path: Path, results: Results) -> pd.DataFrame:
     """Scans with at least one kind: index scan, one 0/1 column per kind."""
     given = read_label_csv(path, ["scan"], key="scan")
-    lines = given.index  # errors name them
-    given = given.set_index("scan", drop=False)
-    names = [str(name) for name in given.columns if name and name not in NOT_KINDS]
-    if not names:
+    kinds = [str(name) for name in given.columns if name and name not in NOT_KINDS]
+    if not kinds:
         raise DataError(f"{path}: has no column of a kind; add one with 0 and 1, such as subdural")
-    if unknown := sorted(set(given.index) - scans):
+    names = ScanNames(folder_names((scan.scan, scan.folder) for scan in results.scans))
+    found = [names.find(name) for name in given.scan]
+    if unknown := [name for name, scans in zip(given.scan, found, strict=True) if len(scans) != 1]:
         raise DataError(
-            f"{path}: scans without features in the predictions: {name_some(unknown)}; predict them first"
+            f"{path}: names of no predicted scan, or of several: {name_some(unknown)}; write the scan or the "
+            "folder of scans.csv, and predict the others first"
         )
-    numbered = given.set_index(lines)
-    table = pd.DataFrame({name: binary(numbered[name], path).to_numpy() for name in names}, index=given.index)
-    return table[table.any(axis=1)]
+    scans = pd.Index([scan for (scan,) in found], name="scan")
+    if twice := scans[scans.duplicated()].tolist():
+        raise DataError(f"{path}: scans with two rows: {name_some(twice)}; keep one")
+    table = pd.DataFrame({kind: binary(given[kind], path) for kind in kinds}).set_axis(scans)
+    table = table[table.any(axis=1)]
+    if denied := [scan.scan for scan in results.scans if scan.label == 0 and scan.scan in table.index]:
+        raise DataError(
+            f"{path}: a kind of scans whose label says no bleed: {name_some(denied)}; correct one of the two"
+        )
+    return table
 
 
 def folds_by_patient(y: np.ndarray, patients: Sequence[str]) -> list[Fold] | None:

@@ -177,7 +177,7 @@ def test_what_is_refused(folder, kinds, tmp_path, capsys):
     table = tmp_path / "kinds.csv"
     for given, message in (
         (kinds[["scan"]], "has no column of a kind"),
-        (kinds.assign(scan=kinds.scan + "x"), "scans without features"),
+        (kinds.assign(scan=kinds.scan + "x"), "names of no predicted scan, or of several: scan 0x"),
         (kinds.assign(subdural=2), "subdural must be 0 or 1"),
         (kinds[["scan", "epidural"]], "no kind has enough scans"),
         (kinds[["scan"]].assign(epidural=0), "no kind has enough scans"),
@@ -186,6 +186,12 @@ def test_what_is_refused(folder, kinds, tmp_path, capsys):
         given.to_csv(table, index=False)
         assert message in refused(capsys, *words(folder, table, tmp_path / "out"))
     results = read_results(folder)
+    scans = tuple(replace(one, folder=f"site/{one.scan[5:]}", label=0) for one in results.scans)
+    write_results(replace(results, scans=scans), folder)
+    kinds.assign(scan=kinds.scan.str[5:]).to_csv(table, index=False)  # last parts of folders
+    assert "label says no bleed: scan 0, scan 1" in refused(capsys, *words(folder, table, tmp_path / "out"))
+    pd.concat([kinds, kinds.assign(scan=kinds.scan.str[5:])]).to_csv(table, index=False)
+    assert "scans with two rows: scan 0" in refused(capsys, *words(folder, table, tmp_path / "out"))
     write_results(replace(results, model=replace(results.model, weights="another")), folder)
     kinds.to_csv(table, index=False)
     assert "was predicted by another model" in refused(capsys, *words(folder, table, tmp_path / "out"))
