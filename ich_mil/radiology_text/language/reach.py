@@ -27,6 +27,8 @@ _AUXILIARIES = frozenset(
 _STATES = frozenset(["a", "an", "the", "there", "this"])
 _MODIFIERS = ("modifier", "strong", "kind", "site", "place", "outside", "now", *FINDINGS)
 _ADJECTIVE = ("al", "ic", "ous", "ive", "ent", "ant", "able", "ible", "ed", "ar", "ary", "less", "ly")
+_DENYING = frozenset(["no", "not", "without", "nor", "rather", "never"])
+_EXTENDING = frozenset(["extension", "component", "spread", "breakthrough", "rupture"])
 _NEAR = 14
 """Largest number of words between a finding and the name of its compartment."""
 
@@ -245,21 +247,37 @@ def kinds_of(match: Match, clause: Clause, *, absent: bool = False) -> tuple[str
     """Compartments of a finding.
 
     Taken from the finding itself, else from compartment names in the clause that are nearer to it than to
-    another finding, else from its location. A comma or conjunction cuts a location off an absent finding.
+    another finding, else from its location. A comma or conjunction cuts a location off an absent finding, a
+    negation off a present one ("hematoma without subarachnoid extension"). Where a compartment is that of an
+    extension, the location counts too.
     """
     kinds = [kind for rule in match.rules if rule.role in FINDINGS for kind in rule.kinds]
     findings = [other for other in clause.matches if other.of(*FINDINGS) or other is match]
+    of_all = bool(kinds)
     for role in ("kind", "place"):
-        if kinds:
+        if of_all:
             break
         for location in clause.of(role):
             nearest = min(findings, key=lambda other: _gap(other, location))
             between = clause.words[min(nearest.end, location.end) : max(nearest.start, location.start)]
             listed = role == "kind" and location.end <= match.start  # "subdural or subarachnoid hemorrhage"
-            apart = absent and not listed and not _SEPARATORS.isdisjoint(between)
+            if absent:
+                apart = not listed and not _SEPARATORS.isdisjoint(between)
+            else:
+                apart = _denied(location, match, clause)
             if nearest is match and _gap(nearest, location) <= _NEAR and not apart:
                 kinds += [kind for rule in location.of(role) for kind in rule.kinds]
+                of_all |= _EXTENDING.isdisjoint(clause.words[location.end - 1 : location.end + 1])
     return tuple(kinds)
+
+
+def _denied(location: Match, match: Match, clause: Clause) -> bool:
+    """Whether a location is denied of a finding that is there ("hematoma, not subarachnoid")."""
+    words = clause.words
+    if location.start >= match.end:
+        return not _DENYING.isdisjoint(words[match.end : location.start])
+    denying = [i for i in range(clause.start, location.start) if words[i] in _DENYING]
+    return bool(denying) and _modifies(clause, denying[-1] + 1, location.start)
 
 
 def _gap(match: Match, other: Match) -> int:
