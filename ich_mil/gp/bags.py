@@ -111,7 +111,9 @@ def _rows_of_list(tables: Sequence[Values]) -> tuple[Tensor, Tensor]:
     return torch.cat(matrices), sizes.cumsum(0)
 
 
-def _offsets_and_order(bags: Values, n: int) -> tuple[Tensor, Tensor | None, np.ndarray | None]:
+def _offsets_and_order(
+    bags: Values, n: int, labels: Values | None
+) -> tuple[Tensor, Tensor | None, np.ndarray | None]:
     """Offsets (B + 1,); the row of each packed row (N,) and the names (B,) unless `bags` are offsets."""
     index = _array(bags)
     if index.ndim != 1 or len(index) == 0:
@@ -121,7 +123,12 @@ def _offsets_and_order(bags: Values, n: int) -> tuple[Tensor, Tensor | None, np.
     whole = np.issubdtype(index.dtype, np.integer)
     if whole and index[0] == 0 and index[-1] == n and bool((index[1:] >= index[:-1]).all()):
         empty = np.flatnonzero(index[1:] == index[:-1])
-        if len(empty) == 0:
+        if len(index) == n and len(empty) == 0 and labels is None:
+            raise DataError(
+                f"bags are offsets of {n - 1} bags and names of {n} rows alike: give names as text, or a "
+                "list of tables"
+            )
+        if len(empty) == 0 and (len(index) != n or len(_array(labels)) != n):  # type: ignore[arg-type]
             return torch.as_tensor(index.astype(np.int64)), None, None
         if len(index) != n:
             raise DataError(f"every bag needs at least one row, bag {empty[0]} of the offsets has none")
@@ -163,8 +170,8 @@ def pack(
     Args:
         x: (N, D) features; or, without `bags`, the features (n, D) of each bag: a list, a Series or an object
             array of tables, or an array (B, n, D).
-        bags: (B + 1,) offsets or (N,) the bag of each row. N integers that increase strictly from 0 to N are
-            taken as offsets. Named bags are packed in the order of `np.unique`.
+        bags: (B + 1,) offsets or (N,) the bag of each row. N integers that increase strictly from 0 to N may
+            be either; the number of labels tells which. Named bags are packed in the order of `np.unique`.
         labels: (B,) in {0, 1}.
         others: further values (B,) whose index, if they have one, must be that of the bags.
 
@@ -183,7 +190,7 @@ def pack(
         check_aligned(("X", x), *of_bags)
     else:
         features = _features(x)  # type: ignore[arg-type]
-        offsets, order, names = _offsets_and_order(bags, len(features))
+        offsets, order, names = _offsets_and_order(bags, len(features), labels)
         if names is not None:
             check_rows(x, bags)
         check_aligned(*of_bags, bags=names)

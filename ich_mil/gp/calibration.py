@@ -42,6 +42,12 @@ FLAT = 1e-3
 """Smallest slope, for logits in units of their standard deviation. It keeps the order of scans, with
 probabilities that are nearly constant."""
 
+MOST_SLOPE = 1.8
+"""Slope of calibrated held-out probabilities from which on a warning says that they are too near to the share
+of positive scans."""
+ENOUGH = 50
+"""Smallest number of held-out scans for that warning; the slope of fewer is uncertain."""
+
 SLICE_RULE: Rule = "top_20%"
 """Rule of the scan logit to which the slice map is fitted. Slice F1 on held-out folds of the RSNA features
 changes by at most 0.01 for shares from 15 to 25 %."""
@@ -116,6 +122,17 @@ def _rising(logits: Tensor, labels: Tensor, *, part: float = 1.0) -> tuple[float
     )
     share = float(torch.logit(part * smoothed_targets(labels.cpu()).mean()))
     return least, share - least * float(z.mean())
+
+
+def _warn_of_spread(probability: Tensor, labels: Tensor) -> None:
+    """Warn if no slope makes the mean over samples as sure as the labels allow: (B,) calibrated means."""
+    slope, _, _ = platt(torch.logit(probability.double(), eps=1e-9), labels)
+    if slope > MOST_SLOPE and len(labels) >= ENOUGH:
+        warnings.warn(
+            f"probabilities stay too near to the share of positive scans (their logits should be {slope:.1f} "
+            "times as large): the samples of a scan spread too widely; take another density or preset",
+            stacklevel=3,
+        )
 
 
 def platt_loss(logits: Tensor, labels: Tensor) -> Tensor:
@@ -250,4 +267,5 @@ class Calibration:
             )
             return None
         scans, of_slices = _rising(logits, labels), _rising(slices, labels, part=SLICE_PART)
+        _warn_of_spread(torch.sigmoid(scans[0] * torch.atleast_2d(logits) + scans[1]).mean(0), labels)
         return cls(rule, *scans, *of_slices, prevalence=n_positive / len(labels))

@@ -15,6 +15,7 @@ and independent residuals, scaled to the exact μ and σ of each slice.
 Shapes: B scans, N slices, L values, r directions of Φ.
 """
 
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -90,6 +91,12 @@ def fit_calibrated(
     folds = folds_of(train.truth, patients, folds=FOLDS, seed=0)
     with_folds = fit_with_folds(train, settings, place_points(train, settings), folds, density, kernel)
     logits, (model, report) = with_folds.values(settings, VALUES), with_folds.fitted
+    if settings.family == "large_margin" and report.stopped == "sweeps":
+        warnings.warn(
+            f"LM-VGPMIL has not converged in {settings.sweeps} sweeps: heads of the folds, to which the "
+            "calibration is fitted, may be elsewhere, and probabilities wrong; give validation scans",
+            stacklevel=2,
+        )
     used = torch.arange(len(train.truth)) if calibrates is None else calibrates
     model.calibration = _fitted(logits[:, :, used], train.truth.cpu()[used], settings)
     return model, report

@@ -141,6 +141,12 @@ class Head(ClassifierMixin, BaseEstimator):
                 "of 2-D arrays"
             )
         train, _ = pack(X, bags, labels, groups=groups, calibrates=calibrates)
+        used = None if calibrates is None else np.asarray(calibrates)
+        if used is not None and (used.dtype != bool or used.shape != (len(train.truth),)):
+            raise DataError(
+                f"calibrates must be {len(train.truth)} booleans, one for each bag, got {used.dtype} of "
+                f"shape {used.shape}"
+            )
         names = column_names(X)
         held = None if validation is None else pack_held(validation)
         if validation is not None:
@@ -154,9 +160,7 @@ class Head(ClassifierMixin, BaseEstimator):
                 settings,
                 validation=held,
                 patients=groups,
-                calibrates=None
-                if calibrates is None
-                else torch.as_tensor(np.flatnonzero(np.asarray(calibrates))),
+                calibrates=None if used is None else torch.as_tensor(np.flatnonzero(used)),
                 density=density,
                 kernel=kernel,
             )
@@ -231,7 +235,8 @@ class Head(ClassifierMixin, BaseEstimator):
     def load(cls, folder: Path, *, kernel: gpytorch.kernels.Kernel | None = None) -> Self:
         """Load a head written by `save`; its predictions are the same, bit for bit.
 
-        The report of the fit and a density object (the parameter is then `logistic`) are not stored.
+        Parameters that were None have the values that `fit` chose, which a clone takes over. The report of the
+        fit and a density object (the parameter is then `logistic`) are not stored.
 
         Args:
             folder: folder of a saved head.

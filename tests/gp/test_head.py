@@ -64,7 +64,6 @@ def test_bags_as_offsets_index_or_list(head):
     [
         ([0, 0, 3, 3, 3, 7, 7], [0, 2, 5, 7]),  # ids that end with the number of rows
         ([0, 2, 5, 7], [0, 2, 5, 7]),
-        ([0, 1, 2, 3, 4, 5, 7], [0, 1, 2, 3, 4, 5, 7]),  # as the docstring says
         ([0, 4, 2, 4, 0, 2, 7], [0, 2, 4, 6, 7]),  # some fall
         ([0.0, 1, 2, 3, 4, 5, 7], [0, 1, 2, 3, 4, 5, 6, 7]),  # no whole numbers
     ],
@@ -268,6 +267,7 @@ def test_every_family_fits_calibrates_and_comes_back(tmp_path, family, monkeypat
     head = Head(family=family, n_inducing=12)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*R-hat.*")  # short chains
+        warnings.filterwarnings("ignore", message="LM-VGPMIL has not converged")
         head.fit(*scans(30))
     x, offsets, labels = scans(16, seed=4)
     p = head.predict_bag_proba(x, offsets)
@@ -285,6 +285,30 @@ def test_settings_that_cannot_be_factorised_are_refused(settings, monkeypatch):
     head = Head(**settings, variance=1e200, n_inducing=60, calibration="none")
     with pytest.raises(DataError, match=r"covariance of the 60 inducing values cannot .* lower them$"):
         head.fit(*scans())
+
+
+def test_what_makes_probabilities_doubtful_is_told():
+    """Folds of an LM-VGPMIL that has not converged; samples too wide for the labels."""
+    with pytest.warns(UserWarning, match="LM-VGPMIL has not converged in 3 sweeps"):
+        Head(**SMALL | {"family": "large_margin", "sweeps": 3}).fit(*scans(30))
+    wide = {"density": "gamma", "alpha": 2.0, "beta": 0.5}
+    with pytest.warns(UserWarning, match="stay too near to the share of positive scans"):
+        Head(**SMALL | wide).fit(*scans(60))
+
+
+@pytest.mark.parametrize("given", [[0, 1, 2], np.ones(10, bool), np.ones(31, bool), ["False"] * 30])
+def test_the_bags_of_the_calibration_are_one_boolean_each(given):
+    with pytest.raises(DataError, match="calibrates must be 30 booleans"):
+        Head(**SMALL).fit(*scans(30), calibrates=given)
+
+
+def test_numbers_that_may_be_offsets_or_names_go_by_the_labels():
+    """Rows 0, 1, 3: three bags of one row, or two of which the second has two."""
+    x, numbers = np.arange(12.0).reshape(3, 4), np.array([0, 1, 3])
+    assert pack(x, numbers, [0, 1, 1])[0].offsets.tolist() == [0, 1, 2, 3]
+    assert pack(x, numbers, [0, 1])[0].offsets.tolist() == [0, 1, 3]
+    with pytest.raises(DataError, match="offsets of 2 bags and names of 3 rows alike"):
+        pack(x, numbers)
 
 
 def test_columns_of_a_data_frame_are_checked(tmp_path):
