@@ -87,7 +87,7 @@ class ScanResult:
 
     @property
     def decision(self) -> str:
-        """`positive`, `negative`, or `look`: undecided. An incomplete study is never `negative`."""
+        """`positive`, `negative`, or `look`: undecided. A study that lost slices is never `negative`."""
         return self.prediction.decision
 
     @property

@@ -12,6 +12,7 @@ import pytest
 from pydicom import dcmread
 
 import ich_mil
+from ich_mil.errors import DataError
 from ich_mil.ledger import Code
 from ich_mil.model.maps import ScanMaps
 from ich_mil.model.predictions import KindResult, read_results
@@ -78,6 +79,15 @@ def test_slices_are_counted_from_one(result):
 def test_other_things_than_studies_are_refused(model, given):
     with pytest.raises(TypeError, match=rf"got {type(given).__name__}; .*ich_mil\.read_study"):
         model.predict(given)
+
+
+def test_an_edited_study_is_checked(model, result):
+    study = result.study
+    turned = model.predict(replace(study, hu=study.hu[:, :, ::-1]))  # no contiguous array
+    assert 0 < turned.probability < 1
+    for hu in (study.hu[1:], study.hu[0], study.hu.astype(float)):
+        with pytest.raises(DataError, match=rf"hu must be .* int16 .* for {len(study.rows)} rows, got"):
+            replace(study, hu=hu)
 
 
 def test_results_and_studies_print_as_one_line(result):

@@ -235,8 +235,8 @@ class Head(ClassifierMixin, BaseEstimator):
     def load(cls, folder: Path, *, kernel: gpytorch.kernels.Kernel | None = None) -> Self:
         """Load a head written by `save`; its predictions are the same, bit for bit.
 
-        Parameters that were None have the values that `fit` chose, which a clone takes over. The report of the
-        fit and a density object (the parameter is then `logistic`) are not stored.
+        Parameters that were None have the values that `fit` chose, and a clone of the head has them too. The
+        report of the fit and a density object (the parameter is then `logistic`) are not stored.
 
         Args:
             folder: folder of a saved head.

@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
+from ich_mil.errors import DataError
 from ich_mil.ledger import LedgerEntry
 from ich_mil.study.files.archive import unpacked
 from ich_mil.study.files.header import slice_file
@@ -34,7 +35,8 @@ class Study:
             sources), `sop` and `orientation` of the middle source, `position_mm`, `corrections` (ledger
             codes), `content` (a digest of the pixels).
         pixel_mm: spacing of rows and of columns, mm; 0 where unknown.
-        ledger: refusals, corrections and choices of its files.
+        ledger: refusals, corrections and choices of its files. It says whether the study is whole; a copy
+            with other pixels or fewer slices has the ledger of the files still.
         root: folder of the DICOM files, or a ZIP file with them (`on_disk`).
         folder: folder below `root` that holds files of this study alone; '' where there is none.
     """
@@ -47,6 +49,15 @@ class Study:
     ledger: tuple[LedgerEntry, ...]
     root: Path
     folder: str = ""
+
+    def __post_init__(self) -> None:
+        """Raise `DataError` unless `hu` is (n, H, W) int16, n the number of `rows`; make it contiguous."""
+        if self.hu.ndim != 3 or self.hu.dtype != np.int16 or len(self.hu) != len(self.rows):
+            raise DataError(
+                f"hu must be (n, H, W) int16 Hounsfield units for {len(self.rows)} rows, got {self.hu.dtype} "
+                f"of shape {self.hu.shape}; round other numbers, and keep one row for each slice"
+            )
+        object.__setattr__(self, "hu", np.ascontiguousarray(self.hu))
 
     def __repr__(self) -> str:
         return (

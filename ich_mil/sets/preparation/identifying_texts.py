@@ -45,7 +45,7 @@ def study_texts(study: Study, keywords: Sequence[str] = KEYWORDS) -> dict[str, s
     """
     if is_nifti(study.files[0].name):  # it has none
         return {}
-    with replace(study, rows=study.rows[:1]).on_disk() as lowest:
+    with replace(study, hu=study.hu[:1], rows=study.rows[:1]).on_disk() as lowest:
         path = lowest.files[0]
         try:
             elements = read_elements(path, keywords)
