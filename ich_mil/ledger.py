@@ -203,7 +203,7 @@ def _counts(ledger: Iterable[LedgerEntry]) -> list[tuple[Code, int]]:
 def _line(code: Code, count: int) -> str:
     kind = f"{code.kind.capitalize()}: " if code.kind in ("refused", "corrected") else ""
     text = f"{kind}{code.text}" if kind else code.text[0].upper() + code.text[1:]
-    return text if count == 1 else f"{text} ({count} times)"
+    return text if count == 1 or code == Code.PART_OF_HEAD else f"{text} ({count} times)"
 
 
 class LedgerWriter:

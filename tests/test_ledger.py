@@ -59,6 +59,7 @@ def test_wording_of_decisions_depends_on_the_guarantee():
     [
         ([Code.LOCALIZER, Code.DUPLICATE], ["Refused: a repeated slice"], ["Refused: a localizer"]),
         ([Code.GAP] * 3, ["Gap between slices (3 times)"], []),
+        ([Code.PART_OF_HEAD] * 2, ["Only part of the head"], []),  # two reasons for one fault
         (
             [Code.HU_CLIPPED, Code.PADDING],
             ["Corrected: extreme values cut"],

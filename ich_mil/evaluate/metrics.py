@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from ich_mil.errors import DataError
 from ich_mil.evaluate import sample
 from ich_mil.evaluate.bootstrap import Interval, disjoint_pairs, ece_interval, proportion_interval
 from ich_mil.evaluate.sample import Sample
@@ -186,8 +187,11 @@ def scan_metrics(labels: np.ndarray, probability: np.ndarray) -> dict[str, float
 
 
 def auc(labels: np.ndarray, score: np.ndarray) -> float:
-    """Area under the ROC curve for labels (n,) in {0, 1}; NaN if only one class is present."""
-    return measured(metrics_of(SCAN, "auc"), np.asarray(labels), np.asarray(score, np.float64))["auc"]
+    """Area under the ROC curve for labels (n,) in {0, 1} and finite scores; NaN if one class is present."""
+    labels, score = check_scores(labels, score, what="scores", probability=False)
+    if (labels == UNKNOWN).any():
+        raise DataError(f"labels must be 0 or 1, got {UNKNOWN}; leave unlabelled ones out")
+    return measured(metrics_of(SCAN, "auc"), labels, score)["auc"]
 
 
 def auc_inside(labels: np.ndarray, score: np.ndarray, scans: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

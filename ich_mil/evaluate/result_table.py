@@ -196,7 +196,7 @@ def table_notes(frame: pd.DataFrame) -> list[str]:
             "them: one class only; for PPV and NPV no such call; for the slope classes that do not overlap"
         )
     if "ece" in shown:
-        notes.append("ECE: never negative, so chance adds to it; its interval allows for that")
+        notes.append("ECE: never negative, so chance adds to it; its interval holds the truth in 50 to 90 %")
     return notes + _not_available(frame)
 
 

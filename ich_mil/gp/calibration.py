@@ -43,8 +43,7 @@ FLAT = 1e-3
 probabilities that are nearly constant."""
 
 MOST_SLOPE = 1.8
-"""Slope of calibrated held-out probabilities from which on a warning says that they are too near to the share
-of positive scans."""
+"""Slope of calibrated held-out probabilities from which on a warning says that they are not sure enough."""
 ENOUGH = 50
 """Smallest number of held-out scans for that warning; the slope of fewer is uncertain."""
 
@@ -129,8 +128,8 @@ def _warn_of_spread(probability: Tensor, labels: Tensor) -> None:
     slope, _, _ = platt(torch.logit(probability.double(), eps=1e-9), labels)
     if slope > MOST_SLOPE and len(labels) >= ENOUGH:
         warnings.warn(
-            f"probabilities stay too near to the share of positive scans (their logits should be {slope:.1f} "
-            "times as large): the samples of a scan spread too widely; take another density or preset",
+            f"probabilities are less sure than the held-out labels allow (their logits should be {slope:.1f} "
+            "times as large): the samples of a scan spread widely; try another density or preset",
             stacklevel=3,
         )
 

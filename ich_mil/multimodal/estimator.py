@@ -191,7 +191,7 @@ class MultimodalMIL(BaseEstimator):
     def score(self, X: Sequence[Values], bags: Sequence[Values], labels: Values) -> float:
         """Accuracy over bags."""
         result, names = self._predictions(X, bags)
-        truth = signs_of(labels, names).numpy() > 0
+        truth = signs_of(labels, names, both=False).numpy() > 0
         return float(accuracy_score(truth, result.bag_mean.cpu().numpy() >= 0.5))
 
     def predict_plug_in(self, X: Sequence[Values], bags: Sequence[Values]) -> np.ndarray:

@@ -156,12 +156,12 @@ def _kind(values: np.ndarray) -> str:
     return "text" if text else "numbers"
 
 
-def signs_of(labels: Values, names: np.ndarray) -> Tensor:
-    """Labels (B,) as -1 and 1 in float64.
+def signs_of(labels: Values, names: np.ndarray, *, both: bool = True) -> Tensor:
+    """Labels (B,) as -1 and 1 in float64; with `both`, of both classes.
 
     Raises:
         DataError: a bag has no label, or there are labels of other bags, or in another order; a label is not
-            0 or 1; one class.
+            0 or 1; one class alone.
     """
     check_aligned(("labels", labels), bags=names)
     values = np.asarray(labels.detach().cpu() if isinstance(labels, Tensor) else labels)
@@ -180,7 +180,7 @@ def signs_of(labels: Values, names: np.ndarray) -> Tensor:
     if len(other):
         raise DataError(f"labels must be 0 or 1, got {other.tolist()[0]!r}")
     y = values.astype(np.float64)
-    if (y == y[0]).all():
+    if both and (y == y[0]).all():
         raise DataError(f"all {len(y)} bags are labelled {int(y[0])}, both labels are needed")
     return torch.from_numpy(2 * y - 1)
 

@@ -98,7 +98,7 @@ class WordGraph:
 
     Attributes:
         stems: n stems in alphabetical order.
-        forms: most frequent written form of each stem.
+        forms: most frequent written form of each stem, of several the first of the alphabet.
         counts: (n,) occurrences.
         adjacency: (n, n) symmetric weights with zero diagonal.
     """
@@ -152,7 +152,7 @@ def build_graph(
         weights: `count` or `likelihood`.
 
     Raises:
-        DataError: the texts have fewer than two different words.
+        DataError: the texts have fewer than two different words; a text is no `str`.
         ConfigError: a parameter is out of range.
     """
     if window < 1 or min_count < 1 or weights not in ("count", "likelihood"):
@@ -161,6 +161,8 @@ def build_graph(
             f"got {window}, {min_count} and {weights!r}"
         )
     words = words or Words()
+    if other := [i for i, text in enumerate(texts) if not isinstance(text, str)]:
+        raise DataError(f"text {other[0]} is no text ({texts[other[0]]!r}); leave out empty cells")
     split = [words.split(text) for text in texts]
     index: dict[str, int] = {}
     flat = np.array([index.setdefault(word, len(index)) for text in split for word in text], dtype=np.int64)
@@ -185,7 +187,7 @@ def build_graph(
     kept = [name for name, often in zip(names, frequent, strict=True) if often]
     form, most = [""] * len(kept), np.zeros(len(kept))
     for i, (stem, count) in enumerate(zip(of_form, form_counts, strict=True)):
-        if stem >= 0 and count > most[stem]:
+        if stem >= 0 and (count > most[stem] or (count == most[stem] and written[i] < form[stem])):
             form[stem], most[stem] = written[i], count
 
     tokens = of_form[flat]

@@ -234,7 +234,9 @@ class LabelColumns:
             )
             if not present
         )
-        return f"{missing} is missing; found {name_some([*filter(None, header)], 6)}"
+        verb = "is" if ids or labels else "are"
+        found = name_some([*filter(None, header)], 6)
+        return f"{missing} {verb} missing; found {found}; name them with --id-column and --label-column"
 
 
 def read_scan_labels(path: Path, columns: LabelColumns = LabelColumns()) -> ScanLabels:

@@ -5,7 +5,16 @@ import pytest
 from sklearn import metrics as sk
 
 from ich_mil.errors import DataError
-from ich_mil.evaluate.metrics import METRICS, SCAN, SLICE, auc_inside, metrics_of, resampled, scan_metrics
+from ich_mil.evaluate.metrics import (
+    METRICS,
+    SCAN,
+    SLICE,
+    auc,
+    auc_inside,
+    metrics_of,
+    resampled,
+    scan_metrics,
+)
 from ich_mil.evaluate.sample import CALIBRATION_BINS, equal_mass
 from ich_mil.evaluate.scores import known_or_none
 
@@ -121,6 +130,15 @@ def test_undefined_metrics_are_nan():
 def test_invalid_scores_are_refused(labels, probability, message):
     with pytest.raises(DataError, match=message):
         scan_metrics(np.array(labels), np.array(probability))
+
+
+@pytest.mark.parametrize(
+    ("labels", "score"), [([0, 1, -1], [0.1, 0.9, 0.5]), ([0, 1, 0], [0.1, np.nan, 0.5])]
+)
+def test_an_auc_of_unknown_labels_or_scores_is_refused(labels, score):
+    assert auc([0, 1, 0], [0.1, 0.4, 0.5]) == 0.5
+    with pytest.raises(DataError):
+        auc(labels, score)
 
 
 def test_auc_inside_equals_scikit_learn_by_scan():

@@ -292,7 +292,7 @@ def test_what_makes_probabilities_doubtful_is_told():
     with pytest.warns(UserWarning, match="LM-VGPMIL has not converged in 3 sweeps"):
         Head(**SMALL | {"family": "large_margin", "sweeps": 3}).fit(*scans(30))
     wide = {"density": "gamma", "alpha": 2.0, "beta": 0.5}
-    with pytest.warns(UserWarning, match="stay too near to the share of positive scans"):
+    with pytest.warns(UserWarning, match="less sure than the held-out labels allow"):
         Head(**SMALL | wide).fit(*scans(60))
 
 

@@ -211,6 +211,13 @@ def test_bad_input_is_one_clear_error(train):
             MultimodalMIL(**QUICK).fit(*case)
 
 
+def test_accuracy_of_bags_of_one_class(fitted, test):
+    X, bags, y = test
+    right = fitted.score(X, bags, np.ones(len(y)))
+    assert right == pytest.approx(fitted.predict(X, bags).mean())
+    assert fitted.score(X, bags, np.zeros(len(y))) == pytest.approx(1 - right)
+
+
 def test_bad_input_of_predictions(fitted, test):
     X, bags, _ = test
     with pytest.raises(DataError, match="modality 0: 1 features, the model was fitted to 2"):

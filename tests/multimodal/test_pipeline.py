@@ -31,7 +31,8 @@ from ich_mil.sets.features import FeatureSet, read_feature_table
 from ich_mil.sets.views import Views
 from tests.feature_table import write_features
 
-pytestmark = pytest.mark.filterwarnings("ignore:the model separates")  # few scans are separated by chance
+# few scans are separated by chance
+pytestmark = pytest.mark.filterwarnings("ignore:the model separates", "ignore:probabilities are less sure")
 CONFIG = Path(__file__).parents[2] / "configs" / "multimodal.yaml"
 QUICK = ["--multimodal.gradients", "100", "--multimodal.text_features", "3"]
 QUICK += ["--bootstrap", "20", "--samples", "200"]

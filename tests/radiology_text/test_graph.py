@@ -38,6 +38,8 @@ def test_stop_and_rare_words_are_removed_before_windows():
 def test_stem_in_its_most_frequent_form():
     graph = build_graph(["bleeding bleeds bleeding brain"])
     assert dict(zip(graph.stems, graph.forms, strict=True)) == {"bleed": "bleeding", "brain": "brain"}
+    for texts in (["sum sums brain"], ["sums sum brain"]):  # as often: the first of the alphabet
+        assert build_graph(texts).forms == ["brain", "sum"]
 
 
 def test_any_language():
@@ -73,6 +75,12 @@ def test_likelihood_weights_by_hand():
 def test_fewer_than_two_words(texts):
     with pytest.raises(DataError, match="two different words"):
         build_graph(texts)
+
+
+@pytest.mark.parametrize("empty", [None, float("nan")])
+def test_an_empty_cell_is_no_text(empty):
+    with pytest.raises(DataError, match="text 1 is no text"):
+        build_graph(["brain bleed", empty])
 
 
 @pytest.mark.parametrize("bad", [{"window": 0}, {"min_count": 0}, {"weights": "pmi"}])
