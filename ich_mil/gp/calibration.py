@@ -125,8 +125,10 @@ def _rising(logits: Tensor, labels: Tensor, *, part: float = 1.0) -> tuple[float
 
 def _warn_of_spread(probability: Tensor, labels: Tensor) -> None:
     """Warn if no slope makes the mean over samples as sure as the labels allow: (B,) calibrated means."""
+    if len(labels) < ENOUGH:
+        return
     slope, _, _ = platt(torch.logit(probability.double(), eps=1e-9), labels)
-    if slope > MOST_SLOPE and len(labels) >= ENOUGH:
+    if slope > MOST_SLOPE:
         warnings.warn(
             f"probabilities are less sure than the held-out labels allow (their logits should be {slope:.1f} "
             "times as large): the samples of a scan spread widely; try another density or preset",
