@@ -92,11 +92,14 @@ class ExtraSources:
             covariates = read_covariates(self.covariates)
             covariates = covariates[covariates.index.isin(wanted)]
         rows = {str(scan): {str(n): float(v) for n, v in row.items()} for scan, row in covariates.iterrows()}
-        extras = Extras(sentences, rows)
-        if self and not extras:
-            named = ", ".join(str(source) for source in (texts, self.covariates) if source)
-            raise DataError(f"{named}: holds nothing of the scans ({name_some(wanted)}); check the scan ids")
-        return extras
+        for source, found in ((texts, sentences), (self.covariates, rows)):
+            if source is None or len(found) == len(wanted):
+                continue
+            if not found and (len(wanted) > 1 or not (sentences or rows)):
+                raise DataError(f"{source}: holds nothing of the scans ({name_some(wanted)}); check the ids")
+            if len(wanted) > 1:
+                say(f"{source}: of {len(wanted)} scans {len(found)} have an entry that is used")
+        return Extras(sentences, rows)
 
 
 NO_EXTRAS = ExtraSources()

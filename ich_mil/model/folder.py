@@ -10,7 +10,7 @@ from pydantic.dataclasses import dataclass
 
 from ich_mil.config import RunConfig
 from ich_mil.errors import ConfigError, ModelError
-from ich_mil.files import remove_leftovers
+from ich_mil.files import digest, remove_leftovers
 from ich_mil.model_files import check_regular, read_json
 from ich_mil.settings import build
 
@@ -60,6 +60,7 @@ class _RunFile:
         config_hash: hash of the configuration.
         config: the configuration.
         trained_on: training sets, in words.
+        start: `networks_digest` of the run to start from; '' for none.
         versions: versions of the libraries.
         members: folders of the members of an ensemble.
         joined: folders that the members of a joined ensemble were copied from.
@@ -73,6 +74,7 @@ class _RunFile:
     config: RunConfig
     trained_on: str
     versions: dict[str, str]
+    start: str = ""
     members: list[Annotated[str, Field(pattern=r"^member_\d+$")]] = field(default_factory=list)
     joined: list[str] = field(default_factory=list)
     site: _Site | None = None
@@ -115,6 +117,13 @@ def read_run(folder: Path) -> dict[str, Any]:
 def run_config(folder: Path) -> RunConfig:
     """Configuration of a run that lies in `folder` now. `ModelError` as in `read_run`."""
     return replace(build(RunConfig, read_run(folder)["config"]), out=folder)
+
+
+def networks_digest(folder: Path) -> str:
+    """Digest of the networks of a run or ensemble, and of the scans that they learned."""
+    members = sorted(folder.glob("member_*"))
+    files = [place / name for place in (folder, *members) for name in ("cnn.safetensors", "splits.csv")]
+    return digest(*(path.read_bytes() for path in files if path.is_file()))
 
 
 def derivation(metadata: dict[str, Any]) -> str:

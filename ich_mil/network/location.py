@@ -24,7 +24,7 @@ from scipy import ndimage
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
-from ich_mil.errors import ModelError
+from ich_mil.errors import DataError, ModelError
 from ich_mil.files import whole_file
 from ich_mil.model_files import read_tensors
 from ich_mil.network.attention_cnn import AttentionCnn
@@ -112,6 +112,8 @@ class Location:
         from sklearn.preprocessing import StandardScaler
 
         table = prepared.table[prepared.table.scan.isin({*scans}) & prepared.table.sop.isin({*boxes})]
+        if table.empty:
+            raise DataError("no slice with a box is in the split train; add boxes, or leave out boxes.csv")
         maps, shares, targets, seen = [], [], [], []
         for scan, rows in table.groupby("scan"):
             hu, names = prepared.hu(str(scan)), prepared.slices(str(scan)).sop.tolist()

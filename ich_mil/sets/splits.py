@@ -51,6 +51,17 @@ def one_patient(scans: pd.DataFrame) -> pd.Series:
     return pd.Series(joined.to_numpy()[group[patient]], index=scans.index)
 
 
+def check_twins(scans: pd.DataFrame, source: str) -> None:
+    """Raise `DataError` if scans of the same slices have different labels (columns `label`, `content`)."""
+    known = scans[(scans.label != UNKNOWN) & (scans.content != "")]
+    differ = known[known.groupby("content").label.transform("nunique") > 1].sort_values("content")
+    if len(differ):
+        told = [f"{scan} ({label})" for scan, label in differ.label.items()]
+        raise DataError(
+            f"{source}: scans of the same slices have different labels: {name_some(told, 6)}; correct them"
+        )
+
+
 def names_of(patient: str) -> list[str]:
     """Keys of a patient; several where duplicate scans have different PatientIDs."""
     return patient.split(AND)

@@ -73,7 +73,7 @@ class PreparedSet:
     def scans(self) -> pd.DataFrame:
         """One row per scan, index `scan`: patient, label, slices (their number), content (a digest).
 
-        Scans with the same slices belong to one patient, whatever their files say (`ich_mil.sets.splits`).
+        Scans that share a slice belong to one patient, whatever their files say (`ich_mil.sets.splits`).
         """
         grouped = self.table.groupby("scan", sort=False)
         scans = grouped.agg(
@@ -82,7 +82,7 @@ class PreparedSet:
             slices=("scan", "size"),
             content=("content", lambda slices: content_of(slices, least=1)),
         )
-        return scans.assign(patient=one_patient(scans))
+        return scans.assign(patient=one_patient(self.table).groupby(self.table.scan, sort=False).first())
 
     def slices(self, scan: str) -> pd.DataFrame:
         """Table rows of one scan, lowest slice first. `DataError` if there is no such scan."""
@@ -172,12 +172,6 @@ class _JoinedSet(PreparedSet):
     def table(self) -> pd.DataFrame:
         """Rows of `slices.csv` of all sets."""
         return pd.concat([prepared.table for prepared in self.sets], ignore_index=True)
-
-    @cached_property
-    def scans(self) -> pd.DataFrame:
-        """As `PreparedSet.scans`; scans that share a single slice belong to one patient."""
-        patients = one_patient(self.table).groupby(self.table.scan, sort=False).first()
-        return pd.concat([prepared.scans for prepared in self.sets]).assign(patient=patients)
 
     @cached_property
     def ledger(self) -> pd.DataFrame:

@@ -62,7 +62,7 @@ def test_a_table_of_reports_is_refused_as_requests(tmp_path):
         ExtraSources(requests=path, reports=path)
 
 
-def test_covariates_are_numbers_ages_and_sexes(tmp_path):
+def test_covariates_are_numbers_ages_and_sexes(tmp_path, capsys):
     path = tmp_path / "c.csv"
     path.write_text("scan,age,sex,gcs\na,063Y,F,14\nb,006M,m,\nc,70,,3\n")
     read = read_covariates(path)
@@ -70,6 +70,7 @@ def test_covariates_are_numbers_ages_and_sexes(tmp_path):
     np.testing.assert_array_equal(read["sex"], [1, 0, np.nan])
     np.testing.assert_array_equal(read["gcs"], [14, np.nan, 3])
     assert set(ExtraSources(covariates=path).read(["b", "x"]).covariates) == {"b"}
+    assert "of 2 scans 1 have an entry that is used" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -91,6 +92,11 @@ def test_extras_that_fit_no_scan(tmp_path):
     path = table(tmp_path / "requests.csv", REQUESTS)
     with pytest.raises(DataError, match=r"requests\.csv: holds nothing of the scans"):
         ExtraSources(requests=path).read(["other"])
+    (tmp_path / "c.csv").write_text("scan,age\na,1\nb,2\n")
+    both = ExtraSources(requests=path, covariates=tmp_path / "c.csv")
+    with pytest.raises(DataError, match=r"requests\.csv: holds nothing of the scans"):
+        both.read(["a", "b"])
+    assert both.read(["a"]).covariates == {"a": {"age": 1.0}}  # one new scan may have no text
     with pytest.raises(ConfigError, match="name a table for feature files"):
         SetSettings("features", "f.csv", covariates="header").extras.read(["a"])
 

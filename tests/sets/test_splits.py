@@ -10,6 +10,7 @@ from ich_mil.ledger import Code
 from ich_mil.sets.preparation.prepare import prepare
 from ich_mil.sets.splits import (
     check_current,
+    check_twins,
     check_unseen,
     content_of,
     draw_splits,
@@ -120,6 +121,14 @@ def test_external_patients_must_be_new(scans):
     told = rf"elsewhere: 1 of its scans have the slices of one .* on: b \(those of {learned.scan}\)"
     with pytest.raises(DataError, match=told):
         check_unseen(others(("p", "a", ""), ("q", "b", learned.content)), learned_from(table), "elsewhere")
+
+
+def test_scans_of_the_same_slices_have_one_label():
+    twins = others(("p1", "a", "c"), ("p2", "b", "c"), ("p3", "d", ""), ("p4", "e", ""))
+    check_twins(twins.assign(label=[1, 1, 0, 1]), "here")
+    check_twins(twins.assign(label=[1, -1, 0, 1]), "here")
+    with pytest.raises(DataError, match=r"here: scans of the same slices .* labels: a \(1\), b \(0\)"):
+        check_twins(twins.assign(label=[1, 0, 0, 1]), "here")
 
 
 @pytest.mark.parametrize("other", ["p1", "p2"])

@@ -47,8 +47,8 @@ def test_text_stays_text(tmp_path):
         assert table[name].tolist() == [line[COLUMNS.index(name)] for line in ROWS]
     scans = prepared.scans.reset_index().to_numpy().tolist()
     assert scans == [
-        ["007", "010", 0, 2, content_of(["0e2", "0e1"])],
-        ["2e5", "020", 1, 1, content_of(["0e1"], least=1)],
+        ["007", "010 = 020", 0, 2, content_of(["0e2", "0e1"])],  # both have the slice 0e1
+        ["2e5", "010 = 020", 1, 1, content_of(["0e1"], least=1)],
     ]
     assert prepared.slices("2e5").position.tolist() == [0.5]
     told = {scan: [line["detail"] for line in lines] for scan, lines in prepared.ledger_by_scan.items()}

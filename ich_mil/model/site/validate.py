@@ -5,7 +5,7 @@ In: a trained model and labelled scans. Out, in a folder per set: `metrics.csv`,
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -106,7 +106,8 @@ def run_sets(
         external = prepare_set(settings, "external", config, jobs=config.workers)
     path = config.out / "features" / "external.safetensors"
     measured = external_set(model, settings.path, external, path, settings.extras, settings.columns)
-    return sets | {"external": measured}
+    title = f"external scans, {settings.name}" if settings.name else measured.title
+    return sets | {"external": replace(measured, title=title)}
 
 
 def _training_sets(config: RunConfig) -> dict[str, MeasuredSet]:

@@ -11,7 +11,7 @@ from ich_mil.errors import ConfigError, DataError, named
 from ich_mil.files import digest, write_json, write_text
 from ich_mil.gp.fit_calibration import FOLDS
 from ich_mil.gp.inference.folds import folds_of
-from ich_mil.model.folder import RUN_FORMAT, read_run, run_folder
+from ich_mil.model.folder import RUN_FORMAT, networks_digest, read_run, run_folder
 from ich_mil.model.storage import learned_table
 from ich_mil.model.training.training_sets import (
     keeps_networks,
@@ -29,6 +29,7 @@ from ich_mil.sets.splits import (
     check_current,
     check_same,
     check_splits,
+    check_twins,
     check_unseen,
     draw_splits,
     learned_from,
@@ -64,15 +65,22 @@ def begin_run(
     # pictures need no digest: changed files are prepared again. Slice labels do: they are not in `splits.csv`
     table = slice_labels_digest(config) if features is None else digest(*contents(config.train.path))
     table += extras.digest
+    start = "" if config.start is None else networks_digest(run_folder(config.start))
     if path.is_file() and (config.out / "run.json").is_file():
-        if read_run(config.out)["table"] != table:
-            what = f"{config.prepared}: a label of a slice" if features is None else f"{config.train.path}:"
-            raise DataError(f"{what} has changed since {config.out} began; start a new run")
+        began = read_run(config.out)
+        what = f"{config.prepared}: labels of slices, boxes," if features is None else f"{config.train.path},"
+        for now, then, told in (
+            (table, began["table"], f"{what} texts or covariates"),
+            (start, began.get("start", start), f"{config.start}: the run to start from"),
+        ):
+            if now != then:
+                raise DataError(f"{told} has changed since {config.out} began; start a new run")
         splits = load_splits(path)
         check_current(splits, scans, str(path))
         if config.split.file is not None:
             check_same(splits, read_splits(config.split.file, scans), str(config.split.file))
         return splits, external
+    check_twins(scans, str(config.train.path))
     before = None if config.start is None else learned_table(run_folder(config.start))
     scans = scans.assign(learn=learned_by(scans.index, config))
     if before is not None and keeps_networks(config, scans.index):
@@ -90,6 +98,7 @@ def begin_run(
         "config_hash": config.hash,
         "config": config.as_dict(),
         "trained_on": trained_on(config, splits),
+        "start": start,
         "versions": versions,
     }
     write_json(config.out / "run.json", metadata)

@@ -42,6 +42,7 @@ from ich_mil.sets.features import FeatureSet
 from ich_mil.sets.splits import (
     INHERITED,
     SPLITS,
+    check_splits,
     keys_of,
     load_splits,
     scan_keys,
@@ -65,6 +66,8 @@ def join_runs(runs: Sequence[Path], out: Path) -> None:
         folders = [member.folder for model in models for member in model.members]
         tables = [learned_table(folder) for folder in folders]
         names = [f"member_{number}" for number in range(len(folders))]
+        splits = joint_splits([table[table.split != INHERITED] for table in tables])
+        check_splits(splits, f"{out}: the runs hold out different scans, train them with one split.file")
         metadata = read_run(models[0].folder)
         samples = max(read_run(folder)["config"]["samples"] for folder in folders)
         metadata |= {
@@ -75,7 +78,6 @@ def join_runs(runs: Sequence[Path], out: Path) -> None:
             "joined": [str(folder) for folder in folders],
         }
         write_json(out / "run.json", metadata)
-        splits = joint_splits([table[table.split != INHERITED] for table in tables])
         earlier = [table[table.split == INHERITED] for table in tables]
         write_splits(with_inherited(splits, earlier), out / "splits.csv")
         for folder, name in zip(folders, names, strict=True):
@@ -142,8 +144,9 @@ def finish(out: Path, runs: Sequence[RunConfig]) -> None:
     scans = [selected.learn if refit else selected.watch or [] for selected in used]
     common = [scan for scan in scans[0] if all(scan in ids for ids in map(set, scans))]
     joint = None
-    if not common or (refit and len({frozenset(ids) for ids in scans}) > 1):
-        say(f"{out}: no scans are held out from all members; the mixture keeps their own calibrations")
+    few = len(common) < min(map(len, scans)) / 2
+    if few or (refit and len({frozenset(ids) for ids in scans}) > 1):
+        say(f"{out}: {len(common)} scans are held out from all members, which keep their own calibrations")
     else:
         views = training_views(runs, common)
         features, mixed = views.features, refit and has_single_slices(runs[0])

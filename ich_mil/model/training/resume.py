@@ -41,8 +41,15 @@ def check_folder(config: RunConfig, resume: bool) -> None:
     old = read_run(config.out)
     if kind := derivation(old):
         raise ConfigError(f"{config.out}: is a {kind} model, not a training; choose another --out")
-    if fields := ", ".join(_differences(old["config"], config.as_dict())):
-        raise ConfigError(f"{config.out}: was started with other settings ({fields}); choose another --out")
+    wanted = config.as_dict()
+    if config.start is not None:  # the networks are those of the start, whose settings the run has stored
+        wanted["encoder"] = old["config"]["encoder"] | {"freeze": wanted["encoder"]["freeze"]}
+        wanted["cnn"] = old["config"]["cnn"]
+    if fields := _differences(old["config"], wanted):
+        also = "repeat --from, or " if "start" in fields else ""
+        raise ConfigError(
+            f"{config.out}: was started with other settings ({', '.join(fields)}); {also}choose another --out"
+        )
 
 
 def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:

@@ -20,7 +20,7 @@ from ich_mil.progress import say_once
 from ich_mil.sets.boxes import BOXES, Boxes, read_boxes
 from ich_mil.sets.extras import Extras
 from ich_mil.sets.features import FeatureSet, read_feature_table, read_features
-from ich_mil.sets.labels import UNKNOWN
+from ich_mil.sets.labels import UNKNOWN, name_some
 from ich_mil.sets.preparation.prepare import prepare
 from ich_mil.sets.store import PreparedSet, joined, open_prepared
 from ich_mil.sets.views import Views
@@ -129,10 +129,15 @@ def set_names(scans: Sequence[str], config: RunConfig) -> list[str]:
 
 
 def training_boxes(config: RunConfig) -> Boxes:
-    """Boxes of all training sets. `DataError`: a set with `learn: boxes` has none."""
+    """Boxes of all training sets. `DataError`: a set with `learn: boxes` has none; a box is of no slice."""
     boxes: dict[str, np.ndarray] = {}
-    for settings in config.training_sets.values():
+    for name, settings in config.training_sets.items():
         set_boxes = read_boxes(settings.path) if settings.layout == "slices" else {}
+        if set_boxes and (lost := sorted({*set_boxes} - {*open_prepared(config.prepared / name).table.sop})):
+            raise DataError(
+                f"{settings.path / BOXES}: names of no slice: {len(lost)}, {name_some(lost)}; write them as "
+                "in labels.csv"
+            )
         if settings.learn == "boxes" and not set_boxes:
             raise DataError(f"{settings.path}: learn: boxes is set, but there is no {BOXES}; add it")
         boxes |= set_boxes
@@ -164,9 +169,11 @@ def trained_on(config: RunConfig, splits: pd.DataFrame) -> str:
 
 
 def slice_labels_digest(config: RunConfig) -> str:
-    """Digest of the slice labels used for training by a run on pictures; '' where there are none."""
-    rows = _labelled_slices(config, None)
-    return digest(rows.to_csv(index=False).encode()) if len(rows) else ""
+    """Digest of the slice labels and boxes that train a run on pictures; '' where there are none."""
+    rows, boxes = _labelled_slices(config, None), training_boxes(config)
+    parts = [rows.to_csv(index=False).encode()] if len(rows) else []
+    parts += [part for name in sorted(boxes) for part in (name.encode(), boxes[name].tobytes())]
+    return digest(*parts) if parts else ""
 
 
 def _labelled_slices(config: RunConfig, features: FeatureSet | None) -> pd.DataFrame:

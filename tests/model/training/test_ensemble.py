@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from ich_mil.config import RunConfig, SplitSettings
-from ich_mil.errors import ConfigError, ModelError
+from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.families import RunHeadSettings
 from ich_mil.gp.calibration import Calibration
 from ich_mil.heads.counterfactual import Counterfactuals, counterfactuals
@@ -244,23 +244,46 @@ def join_of_two(one, two, out):
     return load_model(out)
 
 
+def run_with_split(tables, place, k, parts):
+    """Run k on 40 scans in these splits."""
+    config = config_of(tables, place / f"run{k}")
+    rows = [f"s0-{b},{part}" for b, part in enumerate(parts)]
+    (place / f"{k}.csv").write_text("scan,split\n" + "\n".join(rows))
+    split = SplitSettings(file=place / f"{k}.csv")
+    train(replace(config.member(0), out=config.out, split=split, seed=k, external=None), resume=False)
+
+
+PARTS = ["test"] * 6 + ["validation"] * 10 + ["train"] * 24
+
+
 @pytest.fixture
 def apart(tables, tmp_path):
     """Two runs with other splits of the same scans."""
     for k in range(2):
-        config = config_of(tables, tmp_path / f"run{k}")
-        scans = [f"s0-{b}" for b in range(40)]
-        parts = ["test"] * 6 + ["validation"] * 10 + ["train"] * 24
-        rows = [f"{scan},{part}" for scan, part in zip(scans, parts[:: 1 - 2 * k], strict=True)]
-        (tmp_path / f"{k}.csv").write_text("scan,split\n" + "\n".join(rows))
-        split = SplitSettings(file=tmp_path / f"{k}.csv")
-        train(replace(config.member(0), out=config.out, split=split, seed=k, external=None), resume=False)
+        run_with_split(tables, tmp_path, k, PARTS[:: 1 - 2 * k])
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("common", "told"), [(1, "hold out different scans, train"), (3, "3 scans are held")]
+)
+def test_runs_with_few_common_validation_scans(apart, tables, capsys, common, told):
+    """One scan is no validation split; three of ten are too few for a calibration of the mixture."""
+    before = 16 - common  # run0 has scans 6 to 15 in its validation split
+    parts = ["train"] * before + ["validation"] * 10 + ["train"] * (24 - before) + ["test"] * 6
+    run_with_split(tables, apart, 2, parts)
+    if common == 1:
+        with pytest.raises(DataError, match=told):
+            join_of_two(apart / "run0", apart / "run2", apart / "new")
+        assert not (apart / "new" / "run.json").exists()
+    else:
+        assert join_of_two(apart / "run0", apart / "run2", apart / "new").calibration is None
+        assert told in capsys.readouterr().out
 
 
 def test_runs_without_common_validation_scans_keep_their_calibrations(apart, tables, capsys):
     model = join_of_two(apart / "run0", apart / "run1", apart / "new")
-    assert "no scans are held out from all members" in capsys.readouterr().out
+    assert "0 scans are held out from all members" in capsys.readouterr().out
     assert model.calibration is None
     splits = load_splits(apart / "new" / "splits.csv").set_index("scan").split
     # tests of one are training scans of the other

@@ -226,6 +226,14 @@ def test_a_set_of_boxes_trains_the_location_alone(place, tmp_path, monkeypatch):
     fitted = Location.load(config.out, load_cnn(config.out).channels)
     again = Location.fit(load_cnn(config.out), open_training(config), learned, training_boxes(config))
     np.testing.assert_allclose(fitted.weight, again.weight)
-    (tmp_path / "c" / "boxes.csv").unlink()
+    path = tmp_path / "c" / "boxes.csv"
+    before = path.read_text()
+    path.write_text(before.replace("0.4,0.3", "0.3,0.3"))
+    with pytest.raises(DataError, match="boxes, texts or covariates has changed"):
+        train(config, resume=True)
+    path.write_text(before + "\nc_lost.jpg,subdural,0.5,0.5,0.4,0.3")
+    with pytest.raises(DataError, match=r"boxes\.csv: names of no slice: 1, c_lost\.jpg; write them as"):
+        training_boxes(config)
+    path.unlink()
     with pytest.raises(DataError, match=r"there is no boxes\.csv"):
         training_boxes(config)

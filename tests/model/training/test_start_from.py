@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from ich_mil.config import SplitSettings, read_config
-from ich_mil.errors import DataError, ModelError
+from ich_mil.errors import ConfigError, DataError, ModelError
 from ich_mil.families import RunHeadSettings
 from ich_mil.model.training import train as module
-from ich_mil.model.training.resume import with_start_settings
+from ich_mil.model.training.resume import check_folder, with_start_settings
 from ich_mil.model.training.train import train
 from ich_mil.model.training.training_sets import unseen_by_network
 from ich_mil.network.attention_cnn import AttentionCnn
@@ -23,7 +23,7 @@ from ich_mil.network.training.set_settings import SetSettings
 from ich_mil.sets.splits import load_learned, load_splits
 from ich_mil.sets.store import open_prepared
 from tests import phantoms
-from tests.train_for_tests import CNN, ENCODER, begin
+from tests.train_for_tests import CNN, ENCODER, ReachedError, begin
 
 
 def start_model(network, location=None):
@@ -59,6 +59,21 @@ def test_training_starts_from_the_networks_of_a_finished_run(config, told, netwo
     assert told["cnn"] == network.settings
     kept = read_config(["--config", str(config.out / "config.yaml")])
     assert (kept.encoder.size, kept.start) == (64, parent)
+
+
+def test_a_resumed_run_needs_the_start_that_it_began_with(config, told, network, parent):
+    child = replace(config, start=parent, encoder=TRAINED)
+    begin(child)
+    check_folder(child, resume=True)  # the stored size is that of the start, 64, not 32
+    with pytest.raises(ConfigError, match=r"other settings \(encoder.freeze\)"):
+        check_folder(replace(child, encoder=replace(TRAINED, freeze=1)), resume=True)
+    with pytest.raises(ConfigError, match=r"\(.*start.*\); repeat --from"):
+        check_folder(replace(config, encoder=TRAINED), resume=True)
+    with pytest.raises(ReachedError):
+        train(child, resume=True)
+    (parent / "cnn.safetensors").write_bytes(b"another network")
+    with pytest.raises(DataError, match=r"parent: the run to start from has changed since .* began"):
+        train(child, resume=True)
 
 
 @pytest.mark.parametrize(("learn", "freeze"), [("all", "none"), ("heads", 0)])
