@@ -101,6 +101,21 @@ def test_few_scans_and_sets_for_heads_keep_the_networks(
     assert {*load_learned(child.out / "splits.csv").split} > {"inherited"}
 
 
+def test_kept_networks_stay_where_scans_were_added_before_resume(
+    config, told, network, parent, sites, monkeypatch
+):
+    monkeypatch.setattr(module, "fit_head", lambda *words: None)
+    child = replace(config, start=parent, train=SetSettings("rsna", str(sites / "other")))
+    child = replace(child, prepared=child.out.parent / "other")
+    train(child, resume=False)
+    (child.out / "cnn.json").unlink()  # as after a kill
+    monkeypatch.setattr(module, "keeps_networks", lambda *_: False)  # as from 100 scans on
+    told.clear()
+    train(child, resume=True)
+    assert not told
+    assert (child.out / "cnn.json").is_file()
+
+
 def test_scans_that_the_kept_networks_learned_are_not_new(config, parent, network, monkeypatch):
     heads = []
     monkeypatch.setattr(module, "fit_head", lambda *words: heads.append(words))
