@@ -60,7 +60,7 @@ def whole_file(path: Path) -> Iterator[Path]:
             number = int(match[1])
         if number in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFullError(
-                f"{path}: the disk is full; free space and run the same command again"
+                f"{path}: the disk is full; free space and run the same command again (a training: --resume)"
             ) from error
         if number is not None:
             raise DataError(

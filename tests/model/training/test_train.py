@@ -136,6 +136,7 @@ def test_a_resumed_run_keeps_the_split_of_its_file(of_table, tmp_path, capsys):
     assert f"{own}: 2 scans are in no split" in capsys.readouterr().out
     own.write_text("scan,split\n" + "\n".join(rows[::-1]))
     train(run, resume=True)  # the same list in another order
+    assert "scans that are not in it are not used: 2, s0-18, s0-19" in capsys.readouterr().out
     for other in (rows[:-1], [*rows[:-1], "s0-17,test"], [*rows, "s0-18,train"]):
         own.write_text("scan,split\n" + "\n".join(other))
         with pytest.raises(DataError, match=r"own\.csv: divides 1 scans otherwise .* s0-1"):
