@@ -68,13 +68,14 @@ def begin_run(
     start = "" if config.start is None else networks_digest(run_folder(config.start))
     if path.is_file() and (config.out / "run.json").is_file():
         began = read_run(config.out)
-        what = f"{config.prepared}: labels of slices, boxes," if features is None else f"{config.train.path},"
+        of_table = f"{config.train.path}: its rows," if features is not None else None
+        what = of_table or f"{config.prepared}: labels of slices, boxes,"
         for now, then, told in (
-            (table, began["table"], f"{what} texts or covariates"),
-            (start, began.get("start", start), f"{config.start}: the run to start from"),
+            (table, began["table"], f"{what} texts or covariates have"),
+            (start, began.get("start", start), f"{config.start}: the run to start from has"),
         ):
             if now != then:
-                raise DataError(f"{told} has changed since {config.out} began; start a new run")
+                raise DataError(f"{told} changed since {config.out} began; start a new run")
         splits = load_splits(path)
         check_current(splits, scans, str(path))
         if new := sorted({*scans.index} - {*splits.scan}):

@@ -229,7 +229,7 @@ def test_a_set_of_boxes_trains_the_location_alone(place, tmp_path, monkeypatch):
     path = tmp_path / "c" / "boxes.csv"
     before = path.read_text()
     path.write_text(before.replace("0.4,0.3", "0.3,0.3"))
-    with pytest.raises(DataError, match="boxes, texts or covariates has changed"):
+    with pytest.raises(DataError, match="boxes, texts or covariates have changed"):
         train(config, resume=True)
     path.write_text(before + "\nc_lost.jpg,subdural,0.5,0.5,0.4,0.3")
     with pytest.raises(DataError, match=r"boxes\.csv: names of no slice: 1, c_lost\.jpg; write them as"):
