@@ -474,9 +474,7 @@ def test_a_run_on_features_does_not_go_on_with_others(tmp_path, capsys):
         assert head.stat().st_mtime_ns == written, "fitted again"
     assert "(head.sweeps)" in refused(capsys, *words, "--resume", *machine, "--head.sweeps", "11")
     pd.read_csv(tmp_path / "f.csv").assign(feature_0=0.0).to_csv(tmp_path / "f.csv", index=False)
-    assert f"{tmp_path / 'f.csv'}: its rows, texts or covariates have changed" in refused(
-        capsys, *words, "--resume"
-    )
+    assert f"{tmp_path / 'f.csv'}: rows, labels of slices, boxes" in refused(capsys, *words, "--resume")
 
 
 @pytest.mark.realdata

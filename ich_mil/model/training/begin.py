@@ -68,10 +68,9 @@ def begin_run(
     start = "" if config.start is None else networks_digest(run_folder(config.start))
     if path.is_file() and (config.out / "run.json").is_file():
         began = read_run(config.out)
-        of_table = f"{config.train.path}: its rows," if features is not None else None
-        what = of_table or f"{config.prepared}: labels of slices, boxes,"
+        where = config.prepared if features is None else config.train.path
         for now, then, told in (
-            (table, began["table"], f"{what} texts or covariates have"),
+            (table, began["table"], f"{where}: rows, labels of slices, boxes, texts or covariates have"),
             (start, began.get("start", start), f"{config.start}: the run to start from has"),
         ):
             if now != then:
