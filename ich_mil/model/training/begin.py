@@ -77,8 +77,8 @@ def begin_run(
                 raise DataError(f"{told} changed since {config.out} began; start a new run")
         splits = load_splits(path)
         check_current(splits, scans, str(path))
-        if new := sorted({*scans.index} - {*splits.scan}):
-            say(f"{path}: scans that are not in it are not used: {len(new)}, {name_some(new)}")
+        if added := sorted({*scans.index} - {*splits.scan}):
+            say(f"{path}: scans that are not in it are not used: {len(added)}, {name_some(added)}")
         if config.split.file is not None:
             check_same(splits, read_splits(config.split.file, scans), str(config.split.file))
         return splits, external
