@@ -224,7 +224,7 @@ def test_changed_requests_stop_a_resumed_run(config, run):
     text = path.read_text()
     path.write_text(text.replace("warfarin", "aspirin"))
     try:
-        with pytest.raises(DataError, match="has changed since"):
+        with pytest.raises(DataError, match="texts or covariates have changed since"):
             train(config, resume=True)
     finally:
         path.write_text(text)
