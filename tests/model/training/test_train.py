@@ -206,6 +206,16 @@ def test_the_cnn_is_calibrated_on_the_scans_that_calibrate_the_head(of_table, tm
     assert CnnSigmoid.load(run.out / CNN_SIGMOID) == CnnSigmoid(slope, intercept)
 
 
+def test_scans_of_the_same_slices_with_other_labels_are_not_learned(of_table, tmp_path):
+    path = tmp_path / "f.csv"
+    table = pd.read_csv(path).drop(columns="instance_label")
+    twin = table[table.bag_name == "s0-1"].assign(bag_name="twin", bag_label=lambda one: 1 - one.bag_label)
+    pd.concat([table, twin]).to_csv(path, index=False)
+    with pytest.raises(DataError, match=r"f\.csv: scans of the same slices have different labels: s0-1"):
+        train(of_table, resume=False)
+    assert not (of_table.out / "run.json").exists()
+
+
 def test_the_head_is_written_after_its_other_files(of_table):
     (of_table.out / "head_fit.json").mkdir(parents=True)  # it cannot be written
     with pytest.raises((OSError, DataError)):
