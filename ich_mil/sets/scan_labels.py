@@ -236,7 +236,7 @@ class LabelColumns:
         )
         verb = "is" if ids or labels else "are"
         found = name_some([*filter(None, header)], 6)
-        return f"{missing} {verb} missing; found {found}; name them with --id-column and --label-column"
+        return f"{missing} {verb} missing; found {found}; call them so, or use --id-column, --label-column"
 
 
 def read_scan_labels(path: Path, columns: LabelColumns = LabelColumns()) -> ScanLabels:

@@ -189,7 +189,7 @@ def test_missing_columns_are_told_together(tmp_path):
     (tmp_path / "labels.csv").write_text("001,1\n002,0\n")
     with pytest.raises(
         DataError,
-        match=r"labels\.csv: column of .* and column label are missing; found 001, 1; name",
+        match=r"labels\.csv: column of .* and column label are missing; found 001, 1; call them so, or use",
     ):
         read_scan_labels(tmp_path / "labels.csv")
     (tmp_path / "labels.csv").write_text("Scan,scan,label\na,b,1\n")

@@ -143,11 +143,12 @@ def _cnn_features(
     """Train and freeze the CNN, or keep that of `start`, and compute the features of all scans."""
     if (config.out / "cnn.json").is_file():
         model = load_cnn(config.out)
+    # a resumed run keeps them too where no scan of its split trains a network, whatever was added since
     elif (
         start is not None
         and start.cnn is not None
         and (keeps_networks(config, prepared.scans.index) or not (splits.learn == "all").any())
-    ):  # the second where scans that were added since the run began would make a network trainable
+    ):
         say(
             f"network {config.encoder.name} of {config.encoder.size} pixels: kept as in {config.start}; "
             f"a head alone is fitted to {len(splits)} scans; encoder.freeze: all, or a number, trains more"

@@ -253,9 +253,9 @@ def kinds_of(match: Match, clause: Clause, *, absent: bool = False) -> tuple[str
     """
     kinds = [kind for rule in match.rules if rule.role in FINDINGS for kind in rule.kinds]
     findings = [other for other in clause.matches if other.of(*FINDINGS) or other is match]
-    of_all = bool(kinds)
+    settled = bool(kinds)
     for role in ("kind", "place"):
-        if of_all:
+        if settled:
             break
         for location in clause.of(role):
             nearest = min(findings, key=lambda other: _gap(other, location))
@@ -267,7 +267,7 @@ def kinds_of(match: Match, clause: Clause, *, absent: bool = False) -> tuple[str
                 apart = _denied(location, match, clause)
             if nearest is match and _gap(nearest, location) <= _NEAR and not apart:
                 kinds += [kind for rule in location.of(role) for kind in rule.kinds]
-                of_all |= _EXTENDING.isdisjoint(clause.words[location.end - 1 : location.end + 1])
+                settled |= _EXTENDING.isdisjoint(clause.words[location.end - 1 : location.end + 1])
     return tuple(kinds)
 
 
