@@ -128,13 +128,19 @@ def workers(jobs: int) -> int:
     return jobs or int(cpu_count())
 
 
-def renamed(columns: Sequence[str], layout: Any) -> dict[str, str]:
-    """Names of columns in a feature file by our names. `ConfigError`: no pair, or no column of ours."""
-    from ich_mil.network.training.set_settings import check_columns
-
+def renamed(columns: Sequence[str]) -> dict[str, str]:
+    """Names of columns in a table by our names. `ConfigError`: no pair."""
     pairs = dict(pair.partition("=")[::2] for pair in columns)
     if wrong := [name for name, theirs in pairs.items() if not theirs]:
         raise ConfigError(f"--column: must be OURS=THEIRS, got {wrong[0]!r}")
+    return pairs
+
+
+def feature_columns(columns: Sequence[str], layout: Any) -> dict[str, str]:
+    """Names of columns in a feature file by our names. `ConfigError`: no pair, or no column of ours."""
+    from ich_mil.network.training.set_settings import check_columns
+
+    pairs = renamed(columns)
     try:
         check_columns(pairs, layout)
     except ValueError as error:

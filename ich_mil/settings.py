@@ -43,7 +43,7 @@ REMOVED: dict[str, dict[str, Any]] = {
     },
     "MultimodalSettings": {
         **{"sweeps": 2000, "burn_in": 1000, "intercept_variance": 16.0, "slope_variance": 4.0},
-        **{"method": "hmc", "chains": 4, "draws": 500},
+        **{"method": "hmc", "chains": 4, "draws": 500, "text_features": 10},
     },
     "Calibration": {"method": "platt", "knots": []},
 }

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from ich_mil.arguments import app, examples
+from ich_mil.arguments import app, examples, renamed
 
 
-@app.command(epilog=examples("ich-mil reports reports.csv --out labels --text-column findings"))
+@app.command(epilog=examples("ich-mil reports reports.csv --out labels --column text=findings"))
 def reports(
     source: Annotated[
         Path, typer.Argument(exists=True, metavar="REPORTS", help="CSV, Excel, or a folder of reports.")
@@ -17,9 +17,13 @@ def reports(
     seeds: Annotated[
         list[str], typer.Option(metavar="WORD", help="Known key term for blood; may be repeated.")
     ] = ["hemorrhage", "hematoma"],  # noqa: B006  Typer copies it
-    report_column: Annotated[str, typer.Option(help="Column of a table with ids.")] = "report",
-    text_column: Annotated[str, typer.Option(help="Column with texts.")] = "text",
-    scan_column: Annotated[str, typer.Option(help="Column with scans; where missing, the ids are.")] = "scan",
+    column: Annotated[
+        list[str],
+        typer.Option(
+            metavar="OURS=THEIRS",
+            help="A column of a table (report, text or scan) that is called otherwise; may be repeated.",
+        ),
+    ] = [],  # noqa: B006  Typer copies it
     uncertain: Annotated[
         Literal["leave-out", "positive", "negative"],
         typer.Option(help="Label of scans with uncertain reports."),
@@ -27,7 +31,5 @@ def reports(
 ) -> None:
     """Extract scan labels, evidence and key terms from radiology reports."""
     from ich_mil.output.label_reports import label_reports
-    from ich_mil.radiology_text.read import Columns
 
-    columns = Columns(report_column, text_column, scan_column)
-    label_reports(source, out=out, seeds=seeds, columns=columns, uncertain=uncertain)
+    label_reports(source, out=out, seeds=seeds, columns=renamed(column), uncertain=uncertain)

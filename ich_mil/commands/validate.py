@@ -28,7 +28,7 @@ def labelled_set(
     labels: "ScanLabels | None",
 ) -> "Site":
     """The labelled set of these arguments. `ConfigError` or `DataError`: no such file or column."""
-    names, sources = arg.renamed(columns, layout), arg.extra_sources(*extras)
+    names, sources = arg.feature_columns(columns, layout), arg.extra_sources(*extras)
 
     from ich_mil.model.site.validate import Site
 

@@ -115,10 +115,10 @@ def states_result(statement: "Statement") -> bool:
 def _sentences(source: Path, scans: list[str], *, guarded: bool) -> dict[str, tuple[str, ...]]:
     """Sentences of the texts of these scans; without texts that state the result if `guarded`."""
     from ich_mil.radiology_text.labels import read_sentences
-    from ich_mil.radiology_text.read import Columns, read_reports
+    from ich_mil.radiology_text.read import read_reports
 
     wanted = set(scans)
-    reports = [report for report in read_reports(source, Columns(report="scan"))[0] if report.scan in wanted]
+    reports = [report for report in read_reports(source, {"report": "scan"})[0] if report.scan in wanted]
     texts = read_sentences(reports)
     stated = [text[0].scan for text in texts if any(map(states_result, text))] if guarded else []
     if len(stated) > max(2, MOST_STATED * len(texts)):

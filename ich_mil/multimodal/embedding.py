@@ -35,7 +35,7 @@ class SentenceEmbedding:
     axes: np.ndarray
 
     @classmethod
-    def fit(cls, sentences: Sequence[str], *, features: int, seed: int) -> Self:
+    def fit(cls, sentences: Sequence[str], *, seed: int, features: int = 10) -> Self:
         """Learn the embedding, with fewer than `features` features where there are fewer words.
 
         Raises:

@@ -122,14 +122,10 @@ class MultimodalHead:
         cls, learn: FeatureSet, settings: HeadSettings, own: MultimodalSettings, embed: Embed | None
     ) -> Self:
         """Without calibration."""
-        modalities = Modalities.fit(
-            learn, text_features=own.text_features, seed=settings.random_state, embed=embed
-        )
-        parameters = asdict(own)
-        del parameters["text_features"]
+        modalities = Modalities.fit(learn, seed=settings.random_state, embed=embed)
         from ich_mil.multimodal.estimator import MultimodalMIL  # imports scikit-learn
 
-        model = MultimodalMIL(**parameters, random_state=settings.random_state, device=device())
+        model = MultimodalMIL(**asdict(own), random_state=settings.random_state, device=device())
         model.fit(*modalities.bags(learn), learn.labels)
         head = cls(model, modalities, settings, own)
         head.report_ = MultimodalReport.of(model, modalities.kinds)

@@ -37,11 +37,11 @@ class Modalities:
     fill: np.ndarray
 
     @classmethod
-    def fit(cls, learn: FeatureSet, *, text_features: int, seed: int, embed: Embed | None = None) -> Self:
+    def fit(cls, learn: FeatureSet, *, seed: int, embed: Embed | None = None) -> Self:
         """Modalities of the training scans; without `embed`, a `SentenceEmbedding` of their sentences."""
         sentences = [sentence for scan in learn.scans for sentence in learn.extras.sentences.get(scan, ())]
         if sentences and embed is None:
-            embed = SentenceEmbedding.fit(sentences, features=text_features, seed=seed)
+            embed = SentenceEmbedding.fit(sentences, seed=seed)
         table = _table(learn)
         known = table.columns[table.notna().any()]
         fill = table[known].mean().to_numpy(np.float64)

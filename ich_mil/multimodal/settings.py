@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from numbers import Integral
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from ich_mil.errors import ConfigError
@@ -31,12 +31,10 @@ class MultimodalSettings:
     Attributes:
         prior: prior of the slopes, as in `MultimodalMIL`.
         gradients: gradients of a fit, as in `MultimodalMIL`.
-        text_features: number of features of a sentence (`SentenceEmbedding`).
     """
 
     prior: Prior = "learned"
     gradients: int = 4000
-    text_features: Annotated[int, Field(ge=1)] = 10
 
     def __post_init__(self) -> None:
         try:

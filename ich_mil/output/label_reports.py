@@ -9,7 +9,7 @@ The texts of reports are written to these files only; the console shows counts.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -31,7 +31,7 @@ from ich_mil.radiology_text.labels import (
     read_corrections,
     read_sentences,
 )
-from ich_mil.radiology_text.read import Columns, Report, read_reports
+from ich_mil.radiology_text.read import Report, read_reports
 from ich_mil.radiology_text.rules import default_rules, split_words
 
 SEEDS = ("hemorrhage", "hematoma")
@@ -50,7 +50,7 @@ def label_reports(
     *,
     out: Path,
     seeds: Sequence[str] = SEEDS,
-    columns: Columns | None = None,
+    columns: Mapping[str, str] | None = None,
     uncertain: Uncertain = "leave-out",
 ) -> list[ScanLabel]:
     """Label the scans of all reports in `source`, and write the results to `out`.
@@ -59,7 +59,7 @@ def label_reports(
         source: table or folder; see `ich_mil.radiology_text.read`.
         out: folder of the results; a `corrections.csv` in it is applied.
         seeds: words that name blood; seeds missing in the rules are added to them.
-        columns: column names of a table.
+        columns: as `read_reports`.
         uncertain: label of scans with undecided reports.
 
     Returns:

@@ -8,7 +8,7 @@ counted.
 Error messages never quote a report, since its text may name the patient.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -18,9 +18,11 @@ from pydicom import dcmread
 from pydicom.dataset import Dataset
 from pydicom.errors import InvalidDicomError
 
-from ich_mil.errors import DataError
+from ich_mil.errors import ConfigError, DataError
 from ich_mil.sets.labels import EXCEL, encoding_of, name_some, read_table
 
+COLUMNS = ("report", "text", "scan")
+"""Columns of a table of reports: ids, texts, scan ids."""
 MOST_CHARACTERS = 1_000_000
 """Maximum length of a report; a long report has about 10,000 characters."""
 STRUCTURED_REPORTS = "1.2.840.10008.5.1.4.1.1.88."
@@ -44,21 +46,13 @@ class Report:
     text: str
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Column names of a table of reports; without a `scan` column, the report id is the scan id."""
-
-    report: str = "report"
-    text: str = "text"
-    scan: str = "scan"
-
-
-def read_reports(source: Path, columns: Columns | None = None) -> tuple[list[Report], int]:
+def read_reports(source: Path, columns: Mapping[str, str] | None = None) -> tuple[list[Report], int]:
     """Read reports from a file or folder.
 
     Args:
         source: a table, a folder, or a single text or DICOM file.
-        columns: column names of a table.
+        columns: names of the columns `COLUMNS` in a table, where they differ. Without a column of scans, the
+            report id is the scan id.
 
     Returns:
         The reports in the order of the source, and the number of DICOM objects that are not reports.
@@ -66,15 +60,18 @@ def read_reports(source: Path, columns: Columns | None = None) -> tuple[list[Rep
     Raises:
         DataError: the source cannot be read, a text is empty, too long or not text, a column is missing, a
             report has no id, or a document is an encapsulated PDF.
+        ConfigError: a name in `columns` is not in `COLUMNS`.
     """
-    columns = columns or Columns()
+    for name in columns or {}:
+        if name not in COLUMNS:
+            raise ConfigError(f"--column: {name!r} must be one of {', '.join(COLUMNS)}")
     others = 0
     if source.is_dir():
         read = [_read_file(path, source) for path in _files(source)]
         others = read.count(None)
         reports = [report for report in read if report is not None]
     elif source.suffix.lower() in (".csv", ".tsv", *EXCEL):
-        reports = _read_table(source, columns)
+        reports = _read_table(source, {name: name for name in COLUMNS} | dict(columns or {}))
     elif source.is_file():
         report = _read_file(source, source.parent)
         reports, others = ([], 1) if report is None else ([report], 0)
@@ -93,13 +90,13 @@ def _files(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _read_table(path: Path, columns: Columns) -> list[Report]:
+def _read_table(path: Path, columns: Mapping[str, str]) -> list[Report]:
     def matches(name: str, header: Iterable[str]) -> list[int]:
         return [index for index, cell in enumerate(header) if cell.casefold() == name.casefold()]
 
-    table = read_table(path, lambda row: matches(columns.report, row) and matches(columns.text, row))
+    table = read_table(path, lambda row: matches(columns["report"], row) and matches(columns["text"], row))
     rows = pd.DataFrame(index=table.index + 2)
-    for name, wanted in (("report", columns.report), ("text", columns.text), ("scan", columns.scan)):
+    for name, wanted in columns.items():
         indices = matches(wanted, table.columns)
         if name == "scan" and not indices:
             continue
@@ -107,7 +104,7 @@ def _read_table(path: Path, columns: Columns) -> list[Report]:
             # the message omits the column names: without a header, the first line is a report
             raise DataError(
                 f"{path}: has {'several columns' if indices else 'no column'} {wanted!r}; name the right one "
-                f"with --{name}-column"
+                f"with --column {name}=NAME"
             )
         rows[name] = table.iloc[:, indices[0]].set_axis(rows.index)
         if empty := [str(line) for line in rows.index[rows[name] == ""]]:

@@ -135,7 +135,6 @@ BASE = ["--out", "x", "--train.layout", "features", "--train.root", "f.csv"]
         (["--train.requests", "r.csv"], "inputs of head.family multimodal"),
         (["--head.family", "multimodal", "--head.n_inducing", "9"], "n_inducing is a setting of Gaussian"),
         (["--head.family", "multimodal", "--multimodal.gradients", "0"], "multimodal.gradients must be"),
-        (["--head.family", "multimodal", "--multimodal.text_features", "0"], "multimodal.text_features: "),
         (["--train.requests", "r.csv", "--train.reports", "r.csv"], "name one of them"),
     ],
 )

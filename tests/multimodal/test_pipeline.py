@@ -34,7 +34,7 @@ from tests.feature_table import write_features
 # few scans are separated by chance
 pytestmark = pytest.mark.filterwarnings("ignore:the model separates", "ignore:probabilities are less sure")
 CONFIG = Path(__file__).parents[2] / "configs" / "multimodal.yaml"
-QUICK = ["--multimodal.gradients", "100", "--multimodal.text_features", "3"]
+QUICK = ["--multimodal.gradients", "100"]
 QUICK += ["--bootstrap", "20", "--samples", "200"]
 POSITIVE = ("Fall from a ladder. On warfarin.", "Collapsed, vomiting. Takes warfarin daily.")
 NEGATIVE = ("Headache for a year.", "Dizzy. Headache at times.")
@@ -85,7 +85,7 @@ def features(config: RunConfig) -> FeatureSet:
 
 def test_a_run_from_tables_to_results(config, run):
     model = load_model(run)
-    assert model.provenance.name == "vMMIC, 3 slice features, 3 sentence features, 2 covariates"
+    assert model.provenance.name == "vMMIC, 3 slice features, 10 sentence features, 2 covariates"
     assert model.provenance.calibration == "Platt scaling on held-out scans, 50% of them positive"
     metrics = pd.read_csv(run / "external" / "metrics.csv").set_index(["model", "level", "metric"]).value
     assert metrics["multimodal head", "scan", "auc"] > 0.9

@@ -5,8 +5,8 @@ import pytest
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian
 
-from ich_mil.errors import DataError
-from ich_mil.radiology_text.read import MOST_CHARACTERS, Columns, Report, read_reports
+from ich_mil.errors import ConfigError, DataError
+from ich_mil.radiology_text.read import MOST_CHARACTERS, Report, read_reports
 
 SECRET = "Jane Roe has a hematoma"
 CDA = b"""<ClinicalDocument xmlns="urn:hl7-org:v3"><component><structuredBody><component><section>
@@ -76,7 +76,9 @@ def test_tables_as_hospitals_export_them(tmp_path, name, text, encoding):
 def test_other_separators_names_of_columns_and_scans(tmp_path):
     path = tmp_path / "r.csv"
     path.write_text("study;Befund;nr\nS;Bleed;1")
-    assert read_reports(path, Columns("nr", "Befund", "study"))[0] == [Report("1", "S", "Bleed")]
+    assert read_reports(path, {"report": "nr", "text": "Befund", "scan": "study"})[0] == [
+        Report("1", "S", "Bleed")
+    ]
 
 
 def test_excel_is_the_same_as_csv(tmp_path):
@@ -126,9 +128,9 @@ def test_encapsulated_documents(tmp_path):
     ("content", "words"),
     [
         (b"report,text\nA,No bleed\nB, \nC,\n", ["line 3, 4", "empty"]),
-        (f"id,{SECRET}\nA,{SECRET}\n".encode(), ["'report'", "--report-column"]),
-        (f"{SECRET},{SECRET}\nA,b\n".encode(), ["'report'", "--report-column"]),
-        (f"report,note\nA,{SECRET}\n".encode(), ["'text'", "--text-column"]),
+        (f"id,{SECRET}\nA,{SECRET}\n".encode(), ["'report'", "--column report=NAME"]),
+        (f"{SECRET},{SECRET}\nA,b\n".encode(), ["'report'", "--column report=NAME"]),
+        (f"report,note\nA,{SECRET}\n".encode(), ["'text'", "--column text=NAME"]),
         (f"report,text\nA,{SECRET},x,y\nB,{SECRET},\n".encode(), ["line 2: 4 fields"]),
         (b"report,text\nA,\xff\xff\n", ["UTF-8"]),
         (b"report,text\n", ["no report"]),

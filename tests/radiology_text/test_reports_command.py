@@ -93,7 +93,7 @@ def test_corrections_are_applied_kept_and_offered_again(table, tmp_path):
     assert (out / "labels.csv").read_bytes() == first
 
 
-@pytest.mark.parametrize("words", [("--seeds", "zebra"), ("--text-column", "note")])
+@pytest.mark.parametrize("words", [("--seeds", "zebra"), ("--column", "text=note")])
 def test_errors_are_one_line_without_text(table, tmp_path, capsys, words):
     assert run(table, tmp_path / "out", *words) == 2
     told = capsys.readouterr().err
