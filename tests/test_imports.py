@@ -71,7 +71,7 @@ def test_gp_is_a_library_of_its_own():
     [
         ("multimodal", {"families", "config"}),  # the class of the head; the section of the configuration
         ("multikernel", set()),  # an estimator of its own
-        ("radiology_text", {"heads.extras", "output.label_reports", "commands.report_texts"}),
+        ("radiology_text", {"heads.extras", "output.label_reports"}),
     ],
 )
 def test_other_papers_are_reached_in_one_place(room, users):

@@ -76,9 +76,10 @@ def test_tables_as_hospitals_export_them(tmp_path, name, text, encoding):
 def test_other_separators_names_of_columns_and_scans(tmp_path):
     path = tmp_path / "r.csv"
     path.write_text("study;Befund;nr\nS;Bleed;1")
-    assert read_reports(path, {"report": "nr", "text": "Befund", "scan": "study"})[0] == [
-        Report("1", "S", "Bleed")
-    ]
+    columns = {"report": "nr", "text": "Befund", "scan": "study"}
+    assert read_reports(path, columns)[0] == [Report("1", "S", "Bleed")]
+    with pytest.raises(ConfigError, match="--column: 'label' must be one of report, text, scan"):
+        read_reports(path, {"label": "nr"})
 
 
 def test_excel_is_the_same_as_csv(tmp_path):
