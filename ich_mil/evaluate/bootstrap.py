@@ -3,7 +3,7 @@
 Scans of one patient are correlated, and so are slices of one scan; resampling them singly would give
 intervals that are too narrow. In: a statistic as a function of resampling counts. Out: the percentile
 interval of each number that the statistic returns, and intervals for proportions and calibration errors
-derived from it. Coverages are simulated by `python -m research.benchmarks.intervals`.
+derived from it. Simulated coverages: `research/RESULTS.md`, Intervals.
 
 Shapes: n rows (scans or slices), R resamples.
 """

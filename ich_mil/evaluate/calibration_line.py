@@ -8,7 +8,7 @@ In: labels in {0, 1} and probabilities. Out, for each bootstrap resample of the 
 A calibrated model has intercept 0 and slope 1. An intercept above 0: hemorrhages are more frequent than
 predicted. A slope below 1: probabilities are too extreme. Neither is inflated by chance, unlike the ECE. The
 coverage of 95 % intervals is 0.90 to 0.96 for the intercept and 0.71 to 0.94 for the slope (20 to 490
-patients, `python -m research.benchmarks.intervals`): with few scans the slope is overestimated.
+patients, `research/RESULTS.md`, Intervals): with few scans the slope is overestimated.
 
 Source: Cox, Biometrika 45, 1958; Van Calster et al., J. Clin. Epidemiol. 74, 2016.
 Shapes: n scans, K coefficients, R resamples.

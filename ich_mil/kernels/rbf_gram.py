@@ -29,7 +29,7 @@ Tiles = Iterable[tuple[slice, Tensor]]
 
 TILE = 65_536
 """Number of slices of a tile. On an H200 752,803 slices take 9.3 ms with 32,768 rows, 6.6 ms with 65,536, and
-6.4 ms with 262,144 and four times the memory (`python -m research.benchmarks.kernels --only gram`)."""
+6.4 ms with 262,144 and four times the memory (`research/RESULTS.md`, Kernels)."""
 
 LARGEST = 1e100
 """Upper limit of |feature|: distances are sums of squares, which may overflow for larger values."""

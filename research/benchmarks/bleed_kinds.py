@@ -1,7 +1,6 @@
 """Kinds of bleed by the models of `ich-mil subtype`, from the features of three networks.
 
     python -m research.benchmarks.bleed_kinds --sets cq500 rsna1000
-    python -m research.benchmarks.bleed_kinds --sets cq500 --kernels
     python -m research.benchmarks.bleed_kinds --sets --slices
 
 `--slices` measures the six targets of the challenge on the slices of rsna1000. Scans are those with a bleed.
@@ -16,14 +15,12 @@ from sklearn.metrics import log_loss, roc_auc_score
 from ich_mil.evaluate.weighted_log_loss import image_losses, mean_loss
 from ich_mil.model.site.slice_kinds import held_out as held_out_slices
 from ich_mil.model.site.subtype import (
-    Fold,
     base_rates,
     folds_by_patient,
     held_out,
     log_loss_less,
     with_interval,
 )
-from ich_mil.multikernel import MultiKernelGP
 from ich_mil.sets.layouts.rsna_labels import KINDS
 from research.benchmarks.public_features import DATA
 from research.benchmarks.record import command_line, record, table
@@ -51,16 +48,6 @@ def load(name: str) -> tuple[dict[str, np.ndarray], pd.DataFrame]:
     return {f"network {k}": x.loc[kinds.index].to_numpy() for k, x in enumerate(embedded)}, kinds
 
 
-def kernels_held_out(sources: dict[str, np.ndarray], y: np.ndarray, folds: list[Fold]) -> np.ndarray:
-    """Probability (B,) of each scan by several kernels, one for each network, of the other folds."""
-    p = np.empty(len(y))
-    for inside, outside in folds:
-        model = MultiKernelGP(chains=4, burn_in=300, draws=300)
-        model.fit({name: x[inside] for name, x in sources.items()}, y[inside])
-        p[outside] = np.asarray(model.predict_proba({name: x[outside] for name, x in sources.items()}))[:, 1]
-    return p
-
-
 def measure_slices() -> None:
     """Weighted log-loss of the six targets on the slices of rsna1000, in folds by scan."""
     tables = [pd.read_csv(FEATURES / f"rsna1000_d8_{run}.csv") for run in RUNS]
@@ -77,41 +64,27 @@ def main() -> None:
     parser = command_line(__doc__)
     parser.add_argument("--slices", action="store_true", help="the six targets on slices")
     parser.add_argument("--sets", nargs="*", choices=["cq500", "rsna1000"], default=["cq500", "rsna1000"])
-    parser.add_argument("--kernels", action="store_true", help="several kernels too: minutes")
     chosen = parser.parse_args()
     if chosen.slices:
         measure_slices()
     head = ["kind", "scans", "AUC of logistic regression", "log-loss", "less that of the base rate"]
-    if chosen.kernels:
-        head += ["AUC of three kernels", "log-loss", "less that of logistic regression"]
     for name in chosen.sets:
         sources, kinds = load(name)
         scans, rows, labels = list(kinds.index), [], []
-        p: dict[str, list[np.ndarray]] = {"base": [], "logistic": [], "kernels": []}
+        fitted, base = [], []
         for kind in kinds:
             y = kinds[kind].to_numpy()
             folds = folds_by_patient(y, scans)
             assert folds is not None
             labels.append(y)
-            p["base"].append(base_rates(y, folds))
-            rows.append([kind, int(y.sum())])
-            for model, other in (("logistic", "base"), ("kernels", "logistic"))[: 1 + chosen.kernels]:
-                kernels = model == "kernels"
-                q = kernels_held_out(sources, y, folds) if kernels else held_out(sources, y, scans, folds)
-                p[model].append(q)
-                cells = [f"{roc_auc_score(y, q):.3f}", f"{log_loss(y, q):.3f}"]
-                rows[-1] += [*cells, with_interval(log_loss_less(y, q, p[other][-1], scans))]
-        y = np.concatenate(labels)
-        joined = {model: np.concatenate(parts) for model, parts in p.items() if parts}
-        pairs = (("logistic", "base"), ("kernels", "logistic"))[: 1 + chosen.kernels]
-        lines = [
-            f"Mean log-loss over kinds: {model} {log_loss(y, joined[model]):.3f}, less that of {other} "
-            f"{with_interval(log_loss_less(y, joined[model], joined[other], scans * len(labels)))}."
-            for model, other in pairs
-        ]
-        record(
-            f"Kinds of bleed: {name}", f"{len(scans)} scans.\n\n{table(head, rows)}\n\n" + "\n".join(lines)
-        )
+            base.append(base_rates(y, folds))
+            fitted.append(p := held_out(sources, y, scans, folds))
+            less = with_interval(log_loss_less(y, p, base[-1], scans))
+            rows.append([kind, int(y.sum()), f"{roc_auc_score(y, p):.3f}", f"{log_loss(y, p):.3f}", less])
+        y, p, q = map(np.concatenate, (labels, fitted, base))
+        less = with_interval(log_loss_less(y, p, q, scans * len(labels)))
+        told = f"Mean log-loss over kinds: {log_loss(y, p):.3f}, less that of the base rate {less}."
+        record(f"Kinds of bleed: {name}", f"{len(scans)} scans.\n\n{table(head, rows)}\n\n{told}")
 
 
 if __name__ == "__main__":

@@ -1,29 +1,23 @@
-"""Pseudo-marginal multi-class multiple-kernel GPs: Table I of the paper, calibration.
+"""Pseudo-marginal multi-class multiple-kernel GPs: Table I of the paper.
 
-    python -m research.benchmarks.multikernel --parts table calibration --chains 10 --steps 10000
+    python -m research.benchmarks.multikernel --chains 10 --steps 10000
 
-`table` is the synthetic experiment of O'Harney et al. (2014), section IV-A: 150 instances, three classes, an
+It is the synthetic experiment of O'Harney et al. (2014), section IV-A: 150 instances, three classes, an
 RBF and a linear kernel, Gamma(1, 1). The paper gives no inputs and no length scale: here x is uniform in
 [-3, 3], the RBF kernel has length 0.3, instances are drawn until each class has 50.
-`calibration` is simulation-based calibration (Talts et al. 2018): ranks of the true θ among posterior draws.
-`quantiles` is the bias of posterior quantiles of log θ: the share of a chain's draws below the exact
-quantile, less its level. Exact quantiles are those of draws of the prior, weighted by estimates of p(y | θ).
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter, process_time
 
 import matplotlib
 import numpy as np
 import torch
-from scipy.stats import chisquare
 from torch import Tensor
 
 from ich_mil.convergence import bulk_ess, r_hat
-from ich_mil.multikernel.chains import Chains, Proposal, SamplerSettings
+from ich_mil.multikernel.chains import Chains, SamplerSettings
 from ich_mil.multikernel.laplace import covariance
-from ich_mil.multikernel.marginal import Marginal
 from research.benchmarks.record import command_line, record, table
 
 THETA = ((2.0, 0.0), (2.0, 0.0), (0.0, 2.0))
@@ -32,11 +26,6 @@ CANDIDATES, WIDTH, LENGTH, JITTER = 1000, 3.0, 0.3, 1e-6
 ADAPTIVE = 2000
 """Steps of the paper's adaptive phase."""
 FIGURE = Path(__file__).parents[2] / "docs" / "multikernel.png"
-SETS, SMALL, RANKS = 100, 20, 99
-"""Data sets of the calibration, instances of each, and posterior draws a rank is counted among."""
-LEVELS = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95], dtype=torch.float64)
-PRIOR_DRAWS, BATCH = 40_000, 50
-"""Draws of θ behind exact quantiles, and how many are evaluated together."""
 
 
 def kernels(x: Tensor) -> Tensor:
@@ -138,151 +127,24 @@ def draw_figure(chains: Chains) -> None:
     figure.savefig(FIGURE, dpi=110)
 
 
-def calibration(proposal: Proposal, sets: int) -> list[object]:
-    """Ranks of the true θ: χ² against uniform ones in ten bins, for each parameter and for all."""
-    generator = torch.Generator().manual_seed(1)
-    x = (torch.rand(SMALL, generator=generator, dtype=torch.float64) * 2 - 1) * WIDTH
-    S = kernels(x)
-    true = torch._standard_gamma(torch.ones(sets, 3, 2, dtype=torch.float64), generator=generator)
-    labels = torch.stack([one_hot(draw_labels(theta, S, generator)) for theta in true])
-    started = perf_counter()
-    sampled_ess = []
-    if proposal == "random_walk":  # every data set is a chain
-        settings = SamplerSettings(proposal=proposal, chains=sets, burn_in=1000, draws=40 * RANKS)
-        chains = Chains(S, labels, settings)
-        chains.run()
-        draws = chains.log_theta[:, 39::40]  # (sets, RANKS, C, d)
-        sampled_ess = [float(bulk_ess(one[None].flatten(2)).min()) for one in chains.log_theta]
-    else:
-        kept = []
-        for k in range(sets):
-            chains = Chains(S, labels[k], SamplerSettings(chains=4, burn_in=500, draws=400, random_state=k))
-            chains.run()
-            kept.append(chains.log_theta[:, 15::16].flatten(0, 1)[:RANKS])
-            sampled_ess.append(float(bulk_ess(chains.log_theta.flatten(2)).min()))
-        draws = torch.stack(kept)
-    ranks = (draws < true.log()[:, None]).sum(1).flatten(1).numpy()  # (sets, p) in 0..RANKS
-    bins = ranks * 10 // (RANKS + 1)
-    each = [chisquare(np.bincount(bins[:, k], minlength=10)).pvalue for k in range(bins.shape[1])]
-    every = np.bincount(bins.ravel(), minlength=10)
-    return [
-        proposal,
-        " ".join(map(str, every)),
-        f"{chisquare(every).pvalue:.3f}",
-        " ".join(f"{p:.2f}" for p in each),
-        f"{np.median(sampled_ess):.0f} ({min(sampled_ess):.0f})",
-        f"{perf_counter() - started:.0f} s",
-    ]
-
-
-def exact_quantiles(S: Tensor, hot: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, float]:
-    """Posterior quantiles of log θ at `LEVELS` (Q, p), without a Markov chain.
-
-    Returns:
-        The quantiles, the influence of each draw on the probabilities below them (draws, Q, p), and the
-        effective number of draws.
-    """
-    theta = torch._standard_gamma(
-        torch.ones(PRIOR_DRAWS, len(hot), 2, dtype=torch.float64), generator=generator
-    )
-    labels = hot.expand(BATCH, *hot.shape).contiguous()
-    marginal = Marginal(S, labels, method="pseudo_marginal", importance=40)
-    start = torch.zeros_like(labels)
-    level = torch.cat([marginal.evaluate(part, generator, start).level for part in theta.split(BATCH)])
-    weights, x = level.softmax(0), theta.log().flatten(1)
-    ordered, order = x.sort(0)
-    below = weights[order].cumsum(0)  # (draws, p)
-    quantiles = ordered.gather(0, (below < LEVELS[:, None, None]).sum(1))  # (Q, p)
-    influence = weights[:, None, None] * ((x[:, None] < quantiles).double() - LEVELS[:, None])
-    return quantiles, influence, float(1 / weights.square().sum())
-
-
-def quantile_bias(chains: Chains, quantiles: Tensor, influence: Tensor) -> list[object]:
-    """Mean bias over θ at each level, and the largest over levels and θ, with 95 % intervals."""
-    x = chains.log_theta.flatten(2)  # (R, T, p)
-    below = (x[:, :, None] < quantiles).double().mean(1)  # (R, Q, p)
-
-    def interval(
-        part: Tensor, own: Tensor
-    ) -> Tensor:  # standard error from the spread of chains and of draws
-        return 1.96 * (part.var(0) / len(part) + own.square().sum(0)).sqrt()
-
-    bias, wide = below.mean(0) - LEVELS[:, None], interval(below, influence)
-    means = zip(bias.mean(1), interval(below.mean(2), influence.mean(2)), strict=True)
-    largest = int(bias.abs().argmax())
-    outside = int((bias.abs() > wide).sum())
-    return [
-        *(f"{mean:+.4f} ± {half:.4f}" for mean, half in means),
-        f"{bias.flatten()[largest]:+.4f} ± {wide.flatten()[largest]:.4f}",
-        f"{outside} of {bias.numel()}",
-        f"{bulk_ess(x).min():.0f}",
-    ]
-
-
-def quantiles(sets: int, instances: int, proposals: Sequence[str]) -> list[list[object]]:
-    """Bias of both chains on `sets` sets drawn from the prior, of the emulator's on the synthetic set."""
-    generator = torch.Generator().manual_seed(2)
-    x = (torch.rand(SMALL, generator=generator, dtype=torch.float64) * 2 - 1) * WIDTH
-    S = kernels(x)
-    true = torch._standard_gamma(torch.ones(sets, 3, 2, dtype=torch.float64), generator=generator)
-    problems = [
-        (f"{SMALL}, set {k}", S, one_hot(draw_labels(one, S, generator))) for k, one in enumerate(true)
-    ]
-    settings_of = {
-        "surrogate": SamplerSettings(chains=40, burn_in=800, draws=1000),
-        "random_walk": SamplerSettings(chains=100, burn_in=800, draws=1500, proposal="random_walk"),
-    }
-    rows = []
-    for name, sources, hot in [*problems, (f"{instances}, synthetic", *synthetic(instances))]:
-        started = perf_counter()
-        wanted, influence, size = exact_quantiles(sources, hot, generator)
-        print(
-            name, f"exact quantiles: {size:.0f} effective draws, {perf_counter() - started:.0f} s", flush=True
-        )
-        for settings in [settings_of[p] for p in proposals if p == "surrogate" or len(hot.T) == SMALL]:
-            started = perf_counter()
-            chains = Chains(sources, hot, settings)
-            chains.run()
-            row = [name, f"{size:.0f}", settings.proposal, *quantile_bias(chains, wanted, influence)]
-            rows.append([*row, f"{perf_counter() - started:.0f} s"])
-            print(*rows[-1], chains.acceptance, sep=" | ", flush=True)
-    return rows
-
-
 def main() -> None:
     parser = command_line(__doc__)
-    parts = ["table", "calibration", "quantiles"]
-    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
     parser.add_argument("--chains", type=int, default=10)
     parser.add_argument("--steps", type=int, default=10_000, help="kept steps of a chain")
     parser.add_argument("--burn-in", type=int, default=ADAPTIVE)
     parser.add_argument("--instances", type=int, default=150)
     parser.add_argument("--importance", nargs="+", type=int, default=[40, 10, 100, 450])
     parser.add_argument("--proposals", nargs="+", default=["surrogate", "random_walk"])
-    parser.add_argument("--sets", type=int, default=SETS)
     chosen = parser.parse_args()
     sizes = {"chains": chosen.chains, "burn_in": chosen.burn_in}
-    if "table" in chosen.parts:
-        for proposal in chosen.proposals:
-            for importance in chosen.importance:
-                settings = SamplerSettings(
-                    proposal=proposal, importance=importance, draws=chosen.steps, **sizes
-                )
-                chains, clock, work = sampled(settings, chosen.instances)
-                text = f"{table(HEAD, [row(chains, clock, work)])}\n\n{weights(chains)}"
-                record(f"Table I: {proposal}, N_imp = {importance}", text)
-                if proposal == "surrogate" and importance == chosen.importance[0]:
-                    draw_figure(chains)
-    if "calibration" in chosen.parts:
-        rows = [calibration(proposal, chosen.sets) for proposal in chosen.proposals]
-        head = ["proposal", "ranks in ten bins, all θ", "p of uniform", "p for each θ"]
-        head += ["min ESS of a set, median (worst)", "clock"]
-        about = f"{chosen.sets} data sets of {SMALL} instances, three classes, two kernels."
-        record("Simulation-based calibration", f"{about}\n\n{table(head, rows)}")
-    if "quantiles" in chosen.parts:
-        head = ["n", "ESS of the exact quantiles", "proposal", *(f"bias at {100 * q:g} %" for q in LEVELS)]
-        head += ["largest of all", "intervals without 0", "min ESS", "clock"]
-        record("Bias of quantiles", table(head, quantiles(chosen.sets, chosen.instances, chosen.proposals)))
+    for proposal in chosen.proposals:
+        for importance in chosen.importance:
+            settings = SamplerSettings(proposal=proposal, importance=importance, draws=chosen.steps, **sizes)
+            chains, clock, work = sampled(settings, chosen.instances)
+            text = f"{table(HEAD, [row(chains, clock, work)])}\n\n{weights(chains)}"
+            record(f"Table I: {proposal}, N_imp = {importance}", text)
+            if proposal == "surrogate" and importance == chosen.importance[0]:
+                draw_figure(chains)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The field on the same bags, and context across slices: one table for each problem, the best first.
+"""The field on the same bags: one table for each problem, the best first.
 
     python -m research.benchmarks.field --out $D [--only CT-ICH ...] [--methods ABMIL ...] [--write]
 
@@ -10,10 +10,9 @@ from pathlib import Path
 
 import torch
 
-from research.benchmarks.field.context import BASES, ON_HEADS
 from research.benchmarks.field.heads import DEFAULT, ON_BAGS, ON_SCANS
 from research.benchmarks.field.measure import Estimate, Scores, estimates, kept_scores
-from research.benchmarks.field.networks import CONTEXT, NETWORKS, ORDERED
+from research.benchmarks.field.networks import NETWORKS, ORDERED
 from research.benchmarks.field.pooled import POOLED
 from research.benchmarks.field.primary import PRIMARY
 from research.benchmarks.field.problems import PROBLEMS, Problem
@@ -37,7 +36,7 @@ def methods_of(name: str) -> dict[str, Method]:
     """Methods that a problem can be given to, by name."""
     if name in ("MUSK1", "MUSK2", "tiger"):
         return ON_BAGS | PRIMARY | POOLED | NETWORKS
-    return ON_SCANS | PRIMARY | POOLED | NETWORKS | (ORDERED | CONTEXT | ON_HEADS if name == "CT-ICH" else {})
+    return ON_SCANS | PRIMARY | POOLED | NETWORKS | (ORDERED if name == "CT-ICH" else {})
 
 
 def targets(name: str, problem: Problem) -> dict[str, list[str]]:
@@ -85,11 +84,7 @@ def main() -> None:
                 scores[title] = kept_scores(path, problem, method, chosen.seeds)
                 print(f"{name}: {title}, {scores[title].seconds:.1f} s", flush=True)
         for title, scans in targets(name, problem).items():
-            field = {key: one for key, one in scores.items() if key not in CONTEXT | ON_HEADS}
-            record(title, section(problem, field, scans, DEFAULT))
-            for base in dict.fromkeys(BASES.values()) if {*BASES} & {*scores} else ():
-                rows = {key: one for key, one in scores.items() if BASES.get(key, key) == base}
-                record(f"{title}: context across slices, {base}", section(problem, rows, scans, base))
+            record(title, section(problem, scores, scans, DEFAULT))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Architectures of torchmil, and with context across slices, as modules of padded bags.
+"""Architectures of torchmil as modules of padded bags.
 
-A module takes x (b, n, D), mask (b, n), z (b, n) in mm and labels y (b,). It returns the logit of each bag
+A module takes x (b, n, D), mask (b, n) and labels y (b,). It returns the logit of each bag
 (b,), a score of each instance (b, n) as the model gives it (attention before the softmax, instance logit or
 class activation), and the loss of each bag (b,). All share a first layer of `HIDDEN` units.
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 from torchmil.models import ABMIL, CLAM_SB, DSMIL, DTFDMIL, PatchGCN, SmABMIL, TransMIL
-from torchmil.nn import AttentionPool
 
 HIDDEN = 32
 """Number of units of the first layer and of the attention."""
@@ -47,7 +46,7 @@ class Attention(nn.Module):
         super().__init__()
         self.model = ABMIL((n_features,), HIDDEN, gated=True, feat_ext=first_layer(n_features))
 
-    def forward(self, x: Tensor, mask: Tensor, z: Tensor, y: Tensor) -> Outputs:
+    def forward(self, x: Tensor, mask: Tensor, y: Tensor) -> Outputs:
         """Attention as score."""
         logits, attention = self.model(x, mask, return_att=True)
         return logits, attention, loss_of(logits, y)
@@ -60,7 +59,7 @@ class DualStream(nn.Module):
         super().__init__()
         self.model = DSMIL((n_features,), HIDDEN, feat_ext=first_layer(n_features))
 
-    def forward(self, x: Tensor, mask: Tensor, z: Tensor, y: Tensor) -> Outputs:
+    def forward(self, x: Tensor, mask: Tensor, y: Tensor) -> Outputs:
         """Instance logit as score."""
         bag, instances = self.model(x, mask, return_inst_pred=True)
         largest = instances.amax(1)
@@ -79,7 +78,7 @@ class Clustered(nn.Module):
             (n_features,), HIDDEN, gated=True, k_sample=NEAREST, feat_ext=first_layer(n_features)
         )
 
-    def forward(self, x: Tensor, mask: Tensor, z: Tensor, y: Tensor) -> Outputs:
+    def forward(self, x: Tensor, mask: Tensor, y: Tensor) -> Outputs:
         """Attention as score."""
         logits, attention, h = self.model(x, mask, return_att=True, return_emb=True)
         return logits, attention, loss_of(logits, y) + self.clusters(attention, h, y)
@@ -107,7 +106,7 @@ class Transformer(nn.Module):
         super().__init__()
         self.model = TransMIL((n_features,), HIDDEN, n_landmarks=16, feat_ext=first_layer(n_features))
 
-    def forward(self, x: Tensor, mask: Tensor, z: Tensor, y: Tensor) -> Outputs:
+    def forward(self, x: Tensor, mask: Tensor, y: Tensor) -> Outputs:
         """Attention of the class token as score."""
         logits, attention = self.model(x, return_att=True)
         return logits, attention, loss_of(logits, y)
@@ -120,7 +119,7 @@ class DoubleTier(nn.Module):
         super().__init__()
         self.model = DTFDMIL((n_features,), HIDDEN, feat_ext=first_layer(n_features))
 
-    def forward(self, x: Tensor, mask: Tensor, z: Tensor, y: Tensor) -> Outputs:
+    def forward(self, x: Tensor, mask: Tensor, y: Tensor) -> Outputs:
         """Class activation as score."""
         # a group whose instances are all masked would be NaN
         kept = torch.ones_like(mask)
@@ -136,7 +135,7 @@ class Smooth(nn.Module):
         super().__init__()
         self.model = SmABMIL((n_features,), HIDDEN, feat_ext=first_layer(n_features))
 
-    def forward(self, x: Tensor, mask: Tensor, z: Tensor, y: Tensor) -> Outputs:
+    def forward(self, x: Tensor, mask: Tensor, y: Tensor) -> Outputs:
         """Attention as score."""
         logits, attention = self.model(x, neighbours(mask), mask, return_att=True)
         return logits, attention, loss_of(logits, y)
@@ -151,75 +150,8 @@ class Graph(nn.Module):
             (n_features,), hidden_dim=HIDDEN, att_dim=HIDDEN, feat_ext=first_layer(n_features)
         )
 
-    def forward(self, x: Tensor, mask: Tensor, z: Tensor, y: Tensor) -> Outputs:
+    def forward(self, x: Tensor, mask: Tensor, y: Tensor) -> Outputs:
         """Attention as score."""
         logits, attention = self.model(x, neighbours(mask), mask, return_att=True)
         logits = logits.reshape(-1)
-        return logits, attention, loss_of(logits, y)
-
-
-class Direction(nn.Module):
-    """GRU along the slices; `nn.GRU` has no rule for vmap."""
-
-    def __init__(self, n_inputs: int, n_units: int) -> None:
-        super().__init__()
-        self.of_input, self.of_state = nn.Linear(n_inputs, 3 * n_units), nn.Linear(n_units, 3 * n_units)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """States (b, n, K) from inputs (b, n, H)."""
-        h = torch.zeros_like(self.of_input(x[:, 0])[:, : self.of_state.in_features])
-        found = []
-        for given in self.of_input(x).unbind(1):
-            (reset, keep, new), (r, k, n) = given.chunk(3, 1), self.of_state(h).chunk(3, 1)
-            keep = torch.sigmoid(keep + k)
-            h = (1 - keep) * torch.tanh(new + torch.sigmoid(reset + r) * n) + keep * h
-            found.append(h)
-        return torch.stack(found, 1)
-
-
-class Recurrent(nn.Module):
-    """Bidirectional GRU along the slices, then attention MIL."""
-
-    def __init__(self, n_features: int) -> None:
-        super().__init__()
-        self.first = first_layer(n_features)
-        self.up, self.down = (Direction(HIDDEN, HIDDEN // 2) for _ in range(2))
-        self.pool = AttentionPool(HIDDEN, HIDDEN, gated=True)
-        self.last = nn.Linear(HIDDEN, 1)
-
-    def forward(self, x: Tensor, mask: Tensor, z: Tensor, y: Tensor) -> Outputs:
-        """Attention as score."""
-        h = self.first(x)
-        n = torch.arange(x.shape[1])
-        # the slices of each bag in reverse, before its padding
-        turned = torch.where(mask > 0, mask.sum(1, keepdim=True).long() - 1 - n, n)[:, :, None]
-        down = self.down(h.gather(1, turned.expand(-1, -1, HIDDEN)))
-        both = torch.cat([self.up(h), down.gather(1, turned.expand(-1, -1, HIDDEN // 2))], 2)
-        pooled, attention = self.pool(both, mask, return_att=True)
-        logits = self.last(pooled)[:, 0]
-        return logits, attention, loss_of(logits, y)
-
-
-class Positioned(nn.Module):
-    """One transformer layer on features and positions in mm, then attention MIL."""
-
-    WAVES = (400.0, 200.0, 100.0, 50.0, 25.0)
-    """Wavelengths in mm of the sines and cosines that encode a position."""
-
-    def __init__(self, n_features: int) -> None:
-        super().__init__()
-        self.first = first_layer(n_features)
-        self.place = nn.Linear(2 * len(self.WAVES), HIDDEN)
-        self.layer = nn.TransformerEncoderLayer(
-            HIDDEN, 4, 2 * HIDDEN, dropout=0.0, batch_first=True, norm_first=True
-        )
-        self.pool = AttentionPool(HIDDEN, HIDDEN, gated=True)
-        self.last = nn.Linear(HIDDEN, 1)
-
-    def forward(self, x: Tensor, mask: Tensor, z: Tensor, y: Tensor) -> Outputs:
-        """Attention as score."""
-        angle = torch.stack([2 * torch.pi * z / wave for wave in self.WAVES], -1)
-        h = self.first(x) + self.place(torch.cat([angle.sin(), angle.cos()], -1))
-        pooled, attention = self.pool(self.layer(h, src_key_padding_mask=mask == 0), mask, return_att=True)
-        logits = self.last(pooled)[:, 0]
         return logits, attention, loss_of(logits, y)

@@ -21,8 +21,6 @@ from research.benchmarks.field.modules import (
     DoubleTier,
     DualStream,
     Graph,
-    Positioned,
-    Recurrent,
     Smooth,
     Transformer,
 )
@@ -46,7 +44,7 @@ def check_positions(features: FeatureSet) -> None:
 
 
 def network(module: Callable[[int], nn.Module], *, ordered: bool = False) -> Method:
-    """Method of a module; `ordered` if it needs the order or the positions of the slices."""
+    """Method of a module; `ordered` if it needs the order of the slices."""
 
     def method(learn: FeatureSet, test: FeatureSet, seeds: Sequence[int]) -> list[Scored]:
         for part in (learn, test) if ordered else ():
@@ -108,9 +106,3 @@ ORDERED = {
     "PatchGCN, chain of slices": network(Graph, ordered=True),
 }
 """Methods of torchmil for slices in order, by name."""
-
-CONTEXT = {
-    "ABMIL, bidirectional GRU": network(Recurrent, ordered=True),
-    "ABMIL, transformer with mm": network(Positioned, ordered=True),
-}
-"""Further methods for slices in order, by name."""

@@ -47,13 +47,11 @@ class Padded(NamedTuple):
     Attributes:
         x: (B, n, D) standardised features.
         mask: (B, n) 1 for an instance, 0 for a repetition.
-        z: (B, n) position in mm from the middle of the scan; NaN: unknown.
         y: (B,) labels.
     """
 
     x: Tensor
     mask: Tensor
-    z: Tensor
     y: Tensor
 
     @property
@@ -64,20 +62,17 @@ class Padded(NamedTuple):
     def take(self, bags: Tensor) -> "Padded":
         """Select bags, padded to the longest of them."""
         n = int(self.sizes[bags].max())
-        return Padded(self.x[bags, :n], self.mask[bags, :n], self.z[bags, :n], self.y[bags])
+        return Padded(self.x[bags, :n], self.mask[bags, :n], self.y[bags])
 
 
 def padded(features: FeatureSet, scaler: StandardScaler) -> Padded:
     """Standardise and pad the bags of a feature set."""
     x = torch.from_numpy(scaler.transform(features.x.double().numpy())).float().clamp(-FURTHEST, FURTHEST)
-    mm = features.positions_mm
-    z = torch.full((len(x),), torch.nan) if mm is None else mm.float()
     sizes = features.offsets.diff()
     n = torch.arange(int(sizes.max()))
     rows = features.offsets[:-1, None] + n % sizes[:, None]  # (B, n)
-    middle = (z[features.offsets[:-1]] + z[features.offsets[1:] - 1]) / 2
     mask = (n < sizes[:, None]).float()
-    return Padded(x[rows], mask, z[rows] - middle[:, None], features.labels.float())
+    return Padded(x[rows], mask, features.labels.float())
 
 
 def batches(sizes: Tensor, generator: torch.Generator | None) -> list[Tensor]:

@@ -36,7 +36,6 @@ from ich_mil.model.training.training_sets import prepare_training, training_view
 from ich_mil.sets.features import FeatureSet
 from ich_mil.sets.store import open_prepared
 from ich_mil.sets.views import Views
-from research.benchmarks.timing import machine_name
 
 FOLDS = 5
 Array = NDArray[np.float64]
@@ -145,7 +144,6 @@ def main() -> None:
         frame = evaluate(scores, features, seed=0, resamples=config.bootstrap)
         print(f"\n{source}: {features.n_scans} scans, {len(features.x)} slices; folds of seed {chosen.seed}")
         print(format_table(frame), flush=True)
-    print(machine_name())
 
 
 def predicted(model: TrainedModel, views: Views) -> tuple[np.ndarray, np.ndarray]:

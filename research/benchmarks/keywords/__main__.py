@@ -1,6 +1,6 @@
-"""Keyword extraction: the thesis's tables, the word model, the exact posterior, and head CT reports.
+"""Keyword extraction: the thesis's tables, the word model, and head CT reports.
 
-    python -m research.benchmarks.keywords [--parts thesis,new,yake,speed,headct] [--every 1] [--write]
+    python -m research.benchmarks.keywords [--parts thesis,new,yake,headct] [--every 1] [--write]
     python -m research.benchmarks.keywords --parts fit --every 3    # writes word_model.csv
 
 `fit` uses half of the documents of each set, `new` and `yake` the other half. All methods select as many new
@@ -22,11 +22,9 @@ from ich_mil.radiology_text.fdr import estimated_fdr, select
 from ich_mil.radiology_text.graph import build_graph
 from ich_mil.radiology_text.keywords import KeywordExtractor
 from ich_mil.radiology_text.thesis import published_vbss
-from research.benchmarks.keywords import exact
 from research.benchmarks.keywords.documents import (
     GAMMAS,
     PUBLISHED,
-    SEED,
     SETS,
     TEXTS,
     Document,
@@ -39,8 +37,6 @@ from research.benchmarks.record import command_line, record, table
 
 Weights = tuple[float, np.ndarray]
 Sets = Sequence[str]
-SWEEPS = 1000
-"""Kept draws of each of two Gibbs chains."""
 
 
 def rounded(values: Sequence[float]) -> str:
@@ -151,35 +147,6 @@ def _told(documents: Sequence[Document], weights: Weights, gamma: float) -> str:
     return f"{len(true)}: {estimated.mean():.3f} / {true.mean():.3f}" if len(true) else "0"
 
 
-def speed(sets: Sets, every: int) -> None:
-    """Processor time of the exact posterior's mean field and of Gibbs sampling to the same error of p̂."""
-    rows = []
-    for name in sets:
-        for d in load(name, part=0, every=every)[:2]:
-            Q = build_graph([d.text], window=2, min_count=SETS[name]).normalised()
-            rng = np.random.default_rng(SEED)
-            began = process_time()
-            published_vbss(Q, d.known)
-            preset = process_time() - began
-            began = process_time()
-            field = exact.mean_field(Q, d.known)
-            taken = process_time() - began
-            began = process_time()
-            one, other = (exact.gibbs(Q, d.known, sweeps=SWEEPS, rng=rng) for _ in range(2))
-            sampled = (process_time() - began) / 2
-            limit = (one + other) / 2
-            off, noise = (float(np.abs(x - y)[d.new].mean()) for x, y in ((field, limit), (one, other)))
-            # the Monte Carlo error falls with the root of the number of sweeps
-            as_near = sampled * min((noise / np.sqrt(2) / off) ** 2, 1.0)
-            milliseconds = [f"{1000 * t:.1f}" for t in (preset, taken, sampled, as_near)]
-            rows.append(
-                [name, len(d.known), *milliseconds, f"{off:.3f}", f"{noise:.3f}", f"{as_near / taken:.0f} x"]
-            )
-    head = ["set", "words", "preset, ms", "mean field, ms", f"Gibbs, {SWEEPS} draws, ms", "Gibbs as near, ms"]
-    head += ["mean field to Gibbs", "between chains", "as near"]
-    record("Mean field against Gibbs sampling", table(head, rows))
-
-
 def headct(sets: Sets, every: int) -> None:
     """The first new terms of head CT sentences from the single known word `hemorrhage`."""
     with (TEXTS / "headct_sentences.csv").open(newline="") as file:
@@ -192,7 +159,7 @@ def headct(sets: Sets, every: int) -> None:
     record("Head CT reports: terms from one word", text)
 
 
-PARTS = {"thesis": thesis, "new": new, "yake": yake, "speed": speed, "headct": headct}
+PARTS = {"thesis": thesis, "new": new, "yake": yake, "headct": headct}
 
 if __name__ == "__main__":
     parser = command_line(__doc__)

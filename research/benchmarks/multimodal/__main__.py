@@ -1,18 +1,16 @@
-"""vMMIC: the authors' simulated set, chains that converge, coverage, calibration, speed, the thesis's grid.
+"""vMMIC: the authors' simulated set, chains that converge, coverage, calibration, speed.
 
-    python -m research.benchmarks.multimodal [--parts authors,reference,coverage,sbc,time,grid]
-        [--replicates 5] [--cells 0,1,2] [--write]
+    python -m research.benchmarks.multimodal [--parts authors,reference,coverage,sbc,time]
+        [--replicates 5] [--write]
 
-Bags are simulated by `simulated.py`, baselines are those of `baselines.py`. The grid goes on from the
-replicates that it has kept (`grid.py`). Processor seconds are of one thread. No bag is scored by a model that
-has seen it.
+Bags are simulated by `simulated.py`, baselines are those of `baselines.py`. Processor seconds are of one
+thread. No bag is scored by a model that has seen it.
 """
 
 from collections.abc import Callable
 
 import torch
 
-from research.benchmarks.multimodal.grid import GRID, grid
 from research.benchmarks.multimodal.simulations import authors, coverage, reference, simulation_based, time
 from research.benchmarks.record import command_line
 
@@ -22,18 +20,13 @@ PARTS: dict[str, Callable[[int], None]] = {
     "coverage": coverage,
     "sbc": simulation_based,
     "time": time,
-    "grid": grid,
 }
 
 if __name__ == "__main__":
     parser = command_line(__doc__)
     parser.add_argument("--parts", default=",".join(PARTS), help="comma-separated")
-    parser.add_argument("--cells", help=f"rows of the grid, comma-separated from 0 to {len(GRID) - 1}")
     parser.add_argument("--replicates", type=int, default=5, help="seeds, or simulated data sets")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     for chosen_part in arguments.parts.split(","):
-        if chosen_part == "grid" and arguments.cells:
-            grid(arguments.replicates, [int(cell) for cell in arguments.cells.split(",")])
-        else:
-            PARTS[chosen_part](arguments.replicates)
+        PARTS[chosen_part](arguments.replicates)

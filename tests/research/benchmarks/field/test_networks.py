@@ -18,10 +18,8 @@ MODULES = {
     "CLAM": modules.Clustered,
     "SmABMIL": modules.Smooth,
     "PatchGCN": modules.Graph,
-    "GRU": modules.Recurrent,
-    "transformer": modules.Positioned,
 }
-METHODS = networks.NETWORKS | networks.ORDERED | networks.CONTEXT
+METHODS = networks.NETWORKS | networks.ORDERED
 
 
 @pytest.fixture
@@ -105,21 +103,6 @@ def test_instance_loss_is_the_smooth_svm():
         torch.testing.assert_close(model.clusters(attention, h, bags.y)[b], wanted, rtol=1e-5, atol=0)
 
 
-def test_recurrence_is_that_of_torch():
-    torch.manual_seed(0)
-    wanted, own = nn.GRU(4, 3, batch_first=True), modules.Direction(4, 3)
-    own.load_state_dict(
-        {
-            "of_input.weight": wanted.weight_ih_l0,
-            "of_input.bias": wanted.bias_ih_l0,
-            "of_state.weight": wanted.weight_hh_l0,
-            "of_state.bias": wanted.bias_hh_l0,
-        }
-    )
-    x = torch.randn(2, 5, 4)
-    torch.testing.assert_close(own(x), wanted(x)[0], rtol=1e-5, atol=1e-6)
-
-
 def test_neighbours_by_hand():
     A = modules.neighbours(torch.tensor([[1.0, 1.0, 1.0, 0.0], [1.0, 0.0, 0.0, 0.0]]))
     half = 0.5**0.5
@@ -148,7 +131,7 @@ def test_bags_of_one_and_of_a_thousand(name, short, monkeypatch):
     assert found.instances.isfinite().all()
 
 
-@pytest.mark.parametrize("name", sorted(networks.ORDERED | networks.CONTEXT))
+@pytest.mark.parametrize("name", sorted(networks.ORDERED))
 def test_missing_positions_are_refused(name):
     learn, bare = toy([4] * 12), toy([4] * 12, seed=1, positions=False)
     for pair in ((bare, learn), (learn, bare)):

@@ -1,1 +1,0 @@
-"""Benchmarks of the Gaussian-process heads on public features."""
