@@ -30,7 +30,6 @@ COMMANDS = [one.name or one.callback.__name__.replace("_", "-") for one in app.r
         ("run dmeo", "'demo'"),
         ("drift . --model x --rate 2", "--rate"),
         ("triage . --sensitivity nan", "nan"),
-        ("prepare . --layout rsna --out o --thickness -1", "-1"),
         ("predict . --jobs two", "--jobs"),
         ("predict /absent", "'/absent' does not exist"),
         ("validate . --model m", "--layout"),

@@ -12,20 +12,11 @@ from ich_mil.progress import say
 from ich_mil.sets.layouts.names import Layout
 
 
-def _thickness(value: float) -> float:
-    if not 0 <= value < float("inf"):
-        raise typer.BadParameter(f"must be a number of mm from 0 up, got {value}")
-    return value
-
-
 @app.command(epilog=examples("ich-mil prepare /data/rsna --layout rsna --out data/prepared"))
 def prepare(
     out: Annotated[Path, typer.Option(help="Folder of the prepared set.")],
     root: Annotated[Path | None, typer.Argument(exists=True, help="Folder with the DICOM files.")] = None,
     layout: Annotated[Layout | None, typer.Option()] = None,
-    thickness: Annotated[
-        float, typer.Option(callback=_thickness, help="Average thin slices to these mm; 0: no averaging.")
-    ] = 5.0,
     window: Annotated[
         tuple[float, float] | None,
         typer.Option(metavar="LEVEL WIDTH", help="Window of 8-bit pictures in HU (layout slices)."),
@@ -52,14 +43,6 @@ def prepare(
         shown = window and parse_window(window, layout=layout)
     except ValueError as error:
         raise ConfigError(f"--window: {error}") from error
-    prepare_set(
-        layout,
-        root,
-        out,
-        thickness_mm=thickness,
-        window=shown,
-        jobs=workers(jobs),
-        contrast_words=contrast_words,
-    )
+    prepare_set(layout, root, out, window=shown, jobs=workers(jobs), contrast_words=contrast_words)
     say(f"written: {out / 'ledger.csv'}, {out / 'slices.csv'}")
     say(f"next: ich-mil prepare --explain SCAN --out {quote(str(out))}")

@@ -11,7 +11,7 @@ import torch
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment.drift import DriftAlarm, column_names, summarise
-from ich_mil.evaluate.deployment.triage import METHODS, Method, fit_triage
+from ich_mil.evaluate.deployment.triage import fit_triage
 from ich_mil.gp.calibration import Calibration
 from ich_mil.sets.labels import UNKNOWN
 from research.reproduce.figures import bars, curves, thresholds
@@ -73,31 +73,27 @@ def triage(scored: ScoredSet, title: str) -> Iterator[Section]:
     )
     yield Section(
         f"The guarantees, on {config.simulations} random splits",
-        "`risk_control` bounds the fraction of all future scans, `conformal` the mean over calibration "
-        "sets. `kept`: fraction of splits in which the "
+        "A guarantee bounds the fraction of all future scans. `kept`: fraction of splits in which the "
         "count of the test part met the guarantee; `expected`: its theoretical value for a finite test part.",
-        scored.table(pd.concat([_kept(scored, method) for method in METHODS], ignore_index=True), "promise"),
+        scored.table(_kept(scored), "promise"),
     )
 
 
-def _kept(scored: ScoredSet, method: Method) -> pd.DataFrame:
-    """How often one method meets its guarantees; a row with the reason if the triage cannot be fitted."""
+def _kept(scored: ScoredSet) -> pd.DataFrame:
+    """How often the guarantees are met; a row with the reason if the triage cannot be fitted."""
     try:
-        found = simulate_triage(
+        return simulate_triage(
             scored.labels,
             scored.probability,
             scored.bags.patients,
             splits=scored.config.simulations,
-            method=method,
             seed=scored.seed,
             sensitivity=scored.config.sensitivity,
             specificity=scored.config.specificity,
             confidence=scored.config.confidence,
         )
     except DataError as error:
-        found = pd.DataFrame({"splits": [0], "note": [str(error)]})
-    found.insert(0, "method", method)
-    return found
+        return pd.DataFrame({"splits": [0], "note": [str(error)]})
 
 
 def recalibration(scored: ScoredSet, title: str) -> Iterator[Section]:

@@ -11,14 +11,12 @@ on specificity bounds the negative scans that are called positive. With the orde
 calibration positives, s₍₁₎ ≤ ... ≤ s₍ₙ₎, `low` is the conformal threshold s₍ₖ₎ of the largest rank k that
 satisfies the guarantee. `high` is the same for negatives, from above. For any model, the fraction F of all
 future positives below s₍ₖ₎ has the distribution Beta(k, n + 1 - k) over calibration sets; with tied scores it
-is stochastically smaller. The largest k of each method satisfies, with a = 1 - target,
+is stochastically smaller. The largest k satisfies, with a = 1 - target,
 
-    risk_control   P(F ≤ a) = P(Binomial(n, a) ≥ k) ≥ confidence
-    conformal      E F ≤ k / (n + 1) ≤ a: on average over calibration sets, without a confidence level
+    P(F ≤ a) = P(Binomial(n, a) ≥ k) ≥ confidence
 
-`conformal` is split conformal prediction by class (Vovk et al. 2005; Angelopoulos & Bates 2021).
-`risk_control` is its validity conditional on the calibration set (Vovk 2012; Park et al. 2020), risk control
-by an exact binomial test (Bates et al. 2021; Angelopoulos et al. 2021).
+This is the validity of split conformal prediction by class conditional on the calibration set (Vovk 2012;
+Park et al. 2020), risk control by an exact binomial test (Bates et al. 2021; Angelopoulos et al. 2021).
 
 The guarantees hold for scans that are exchangeable with the calibration scans: same scanners, same patient
 population, and one scan per patient (or each patient counted once, see `patients` of `fit_triage`).
@@ -30,9 +28,8 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -42,19 +39,10 @@ from ich_mil.evaluate.scores import check_scores, patient_keys
 from ich_mil.ledger import LOOK, NEGATIVE, POSITIVE
 from ich_mil.sets.labels import UNKNOWN
 
-Method = Literal["risk_control", "conformal"]
-METHODS: tuple[Method, ...] = get_args(Method)
-
-
 FORMAT = "ich_mil.triage.1"
 
 FEWEST = 20
 """Minimum number of labelled calibration scans."""
-
-
-def allowed_losses(target: float, m: int) -> int:
-    """⌊m (1 - target)⌋ in exact decimal arithmetic: 1 for m = 10 and target 0.9, where floats give 0."""
-    return math.floor(m * (1 - Fraction(str(float(target)))))
 
 
 def risk_control_confidence(rank: int, n: int, target: float) -> float:
@@ -68,14 +56,11 @@ def risk_control_confidence(rank: int, n: int, target: float) -> float:
 class Guarantee:
     """At least the fraction `target` of the scans of a class is not lost."""
 
-    method: Method
     target: float
     confidence: float
 
     def holds(self, rank: int, n: int) -> bool:
         """Whether the threshold at `rank` of `n` satisfies the guarantee; if not, no higher rank does."""
-        if self.method == "conformal":
-            return rank <= allowed_losses(self.target, n + 1)
         return risk_control_confidence(rank, n, self.target) >= self.confidence
 
     @lru_cache(maxsize=1024)  # noqa: B019  one entry for each pair of guarantee and n
@@ -88,22 +73,19 @@ class Guarantee:
         return 1 + bisect_left(range(1, 10**9), True, key=lambda n: self.holds(1, n))
 
 
-def _check(method: str, **fractions: float) -> None:
+def _check(**fractions: float) -> None:
     for name, value in fractions.items():
         if not 0 < value < 1:
             raise ValueError(f"{name} must lie between 0 and 1, both excluded, got {value}")
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
 
 
 def _threshold(scores: np.ndarray, guarantee: Guarantee, what: str, name: str) -> tuple[float, int]:
     n = len(scores)
     rank = guarantee.rank(n)
     if rank == 0:
-        confidence = "" if guarantee.method == "conformal" else f" with confidence {guarantee.confidence:g}"
         raise DataError(
-            f"{n} {what} are too few to guarantee a {name} of {guarantee.target:g}{confidence} "
-            f"({guarantee.method}): {guarantee.needed()} are needed; label more scans or lower the {name}"
+            f"{n} {what} are too few to guarantee a {name} of {guarantee.target:g} with confidence "
+            f"{guarantee.confidence:g}: {guarantee.needed()} are needed; label more scans or lower the {name}"
         )
     return float(np.partition(scores, rank - 1)[rank - 1]), rank
 
@@ -117,8 +99,7 @@ class Triage:
         high: scans with p ≥ high are called positive; low ≤ high. Above 1 if no scan is called positive.
         sensitivity, specificity: minimum fractions of positive (negative) scans that are not called negative
             (positive); of patients, none of whose scans is, if `by_patient`.
-        confidence: probability over calibration sets with which each guarantee holds; None for `conformal`.
-        method: one of `METHODS`.
+        confidence: probability over calibration sets with which each guarantee holds.
         n_positive, n_negative: numbers of calibration scans (of patients, if `by_patient`).
         unlabelled: number of calibration scans left out because they have no label.
         rank_positive, rank_negative: fitted ranks k.
@@ -129,8 +110,7 @@ class Triage:
     high: float
     sensitivity: float
     specificity: float
-    confidence: float | None
-    method: Method
+    confidence: float
     n_positive: int
     n_negative: int
     unlabelled: int
@@ -141,8 +121,7 @@ class Triage:
     def __post_init__(self) -> None:
         if not 0 <= self.low <= self.high < math.inf:
             raise ValueError(f"thresholds must be 0 ≤ low ≤ high, got {self.low} and {self.high}")
-        confidence = {} if self.confidence is None else {"confidence": self.confidence}
-        _check(self.method, sensitivity=self.sensitivity, specificity=self.specificity, **confidence)
+        _check(sensitivity=self.sensitivity, specificity=self.specificity, confidence=self.confidence)
 
     def decide(self, probability: np.ndarray) -> np.ndarray:
         """Decision `NEGATIVE`, `LOOK` or `POSITIVE` for each probability (B,); `DataError` if invalid."""
@@ -154,18 +133,16 @@ class Triage:
     def guarantees(self) -> str:
         """The guarantees in plain English, for reports."""
         missed, alarms = (f"{100 * (1 - share):g} % of new" for share in (self.sensitivity, self.specificity))
-        how = "On average over calibration sets"
-        if self.confidence is not None:
-            how = f"With {100 * self.confidence:g} % confidence in each"
         scans, counted = "{} scans are", "scans"
         if self.by_patient:
             scans, counted = "patients with {} scans have one", "patients"
         positives, negatives = scans.format("positive"), scans.format("negative")
         reached = f"p ≥ {self.high:.4g}" if self.high <= 1 else "none is"
         return (
-            f"{how}: at most {missed} {positives} called negative (p < {self.low:.4g}), and at most {alarms} "
-            f"{negatives} called positive ({reached}); from {self.n_positive} positive and {self.n_negative} "
-            f"negative calibration {counted}, for {counted} that come as those did."
+            f"With {100 * self.confidence:g} % confidence in each: at most {missed} {positives} called "
+            f"negative (p < {self.low:.4g}), and at most {alarms} {negatives} called positive ({reached}); "
+            f"from {self.n_positive} positive and {self.n_negative} negative calibration {counted}, for "
+            f"{counted} that come as those did."
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -177,7 +154,7 @@ class Triage:
         """Restore the result of `as_dict`; `DataError` if damaged or of another version."""
         if values.get("format") != FORMAT:
             raise DataError(f"not triage thresholds of this version ({FORMAT}); fit them again")
-        dropped = ("format", "next_positives", "next_negatives")  # the last two of older versions
+        dropped = ("format", "next_positives", "next_negatives", "method")  # the last three of older versions
         try:
             return cls(**{name: value for name, value in values.items() if name not in dropped})
         except (TypeError, ValueError) as error:
@@ -191,7 +168,6 @@ def fit_triage(
     sensitivity: float,
     specificity: float = 0.95,
     confidence: float = 0.90,
-    method: Method = "risk_control",
     patients: Sequence[str] | None = None,
 ) -> Triage:
     """Fit triage thresholds to calibration scans that the model was not fitted or calibrated on.
@@ -205,16 +181,15 @@ def fit_triage(
         probability: (B,) in [0, 1].
         sensitivity: guaranteed fraction of positive scans that are not called negative, in (0, 1).
         specificity: guaranteed fraction of negative scans that are not called positive, in (0, 1).
-        confidence: confidence level of each guarantee separately, in (0, 1); not used by `conformal`.
-        method: one of `METHODS`.
+        confidence: confidence level of each guarantee separately, in (0, 1).
         patients: B patient keys. If given, each patient counts once in a class, by the scan that is hardest
             to classify. The guarantee then applies to patients, and scans of one patient may be dependent.
 
     Raises:
         DataError: too few labelled scans (or patients), with the number needed; an invalid probability.
-        ValueError: a fraction outside (0, 1), or an unknown method.
+        ValueError: a fraction outside (0, 1).
     """
-    _check(method, sensitivity=sensitivity, specificity=specificity, confidence=confidence)
+    _check(sensitivity=sensitivity, specificity=specificity, confidence=confidence)
     labels, p = check_scores(labels, probability, what="calibration scans", probability=True)
     known = int((labels != UNKNOWN).sum())
     if known < FEWEST:
@@ -229,8 +204,8 @@ def fit_triage(
             pd.Series(score).groupby(owner[labels == kind]).min().to_numpy()
             for score, kind in ((positives, 1), (negatives, 0))
         )
-    missed = Guarantee(method, float(sensitivity), float(confidence))
-    alarms = Guarantee(method, float(specificity), float(confidence))
+    missed = Guarantee(float(sensitivity), float(confidence))
+    alarms = Guarantee(float(specificity), float(confidence))
     low, rank_positive = _threshold(positives, missed, counted.format("positive"), "sensitivity")
     top, rank_negative = _threshold(negatives, alarms, counted.format("negative"), "specificity")
     high = float(np.nextafter(-top, np.inf))  # negatives tied with the threshold are not called positive
@@ -239,8 +214,7 @@ def fit_triage(
         high=high,
         sensitivity=float(sensitivity),
         specificity=float(specificity),
-        confidence=None if method == "conformal" else float(confidence),
-        method=method,
+        confidence=float(confidence),
         n_positive=len(positives),
         n_negative=len(negatives),
         unlabelled=len(labels) - known,

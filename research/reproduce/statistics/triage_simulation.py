@@ -9,7 +9,9 @@ otherwise.
 Shapes: B scans, U patients, T splits.
 """
 
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -18,9 +20,14 @@ from scipy.stats import binomtest, hypergeom
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.bootstrap import LEVEL
-from ich_mil.evaluate.deployment.triage import Method, allowed_losses, fit_triage
+from ich_mil.evaluate.deployment.triage import fit_triage
 from ich_mil.evaluate.scores import known_scores, patient_keys
 from ich_mil.sets.labels import UNKNOWN
+
+
+def allowed_losses(target: float, m: int) -> int:
+    """⌊m (1 - target)⌋ in exact decimal arithmetic: 1 for m = 10 and target 0.9, where floats give 0."""
+    return math.floor(m * (1 - Fraction(str(float(target)))))
 
 
 def next_scans_confidence(rank: int, n: int, target: float, m: int) -> float:
@@ -46,7 +53,7 @@ def _half_of_each(group: np.ndarray, generator: np.random.Generator) -> np.ndarr
     return chosen
 
 
-def _summary(name: str, target: float, confidence: float | None, counts: np.ndarray) -> dict[str, Any]:
+def _summary(name: str, target: float, confidence: float, counts: np.ndarray) -> dict[str, Any]:
     """Row of one guarantee; counts (T, 4): rank, calibration size, test size, losses of each split."""
     sizes, times = np.unique(counts[:, :3], axis=0, return_counts=True)
     chances = [next_scans_confidence(rank, n, target, m) for rank, n, m in sizes.tolist()]
@@ -56,7 +63,7 @@ def _summary(name: str, target: float, confidence: float | None, counts: np.ndar
     return {
         "promise": name,
         "promised": target,
-        "confidence": np.nan if confidence is None else confidence,
+        "confidence": confidence,
         "splits": len(counts),
         "kept": met / len(counts),
         "kept_low": float(interval.low),
@@ -64,7 +71,6 @@ def _summary(name: str, target: float, confidence: float | None, counts: np.ndar
         "expected": float(np.average(chances, weights=times)),
         "mean": float(share.mean()),
         "lowest": float(share.min()),
-        "note": "conformal guarantees the mean, without a confidence" if confidence is None else "",
     }
 
 
@@ -77,7 +83,6 @@ def simulate_triage(
     sensitivity: float,
     specificity: float = 0.95,
     confidence: float = 0.90,
-    method: Method = "risk_control",
     seed: int,
 ) -> pd.DataFrame:
     """Fit a triage on half of the patients and count errors on the other half, many times.
@@ -117,7 +122,6 @@ def simulate_triage(
             sensitivity=sensitivity,
             specificity=specificity,
             confidence=confidence,
-            method=method,
             patients=owners[scans].tolist(),
         )
         missed = int((positive[~chosen] < triage.low).sum())

@@ -1,36 +1,25 @@
-"""Triage: thresholds by hand, guarantees by simulation, Clopper-Pearson and MAPIE as references."""
+"""Triage: thresholds by hand, guarantees by simulation, Clopper-Pearson as reference."""
 
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from mapie.classification import SplitConformalClassifier
 from scipy.stats import binomtest
-from sklearn.base import BaseEstimator, ClassifierMixin
 
 from ich_mil.errors import DataError
 from ich_mil.evaluate.deployment.triage import (
-    METHODS,
     Guarantee,
     Triage,
-    allowed_losses,
     fit_triage,
     risk_control_confidence,
 )
 from ich_mil.ledger import LOOK, NEGATIVE, POSITIVE
 
 
-@pytest.mark.parametrize(
-    ("target", "m", "number"), [(0.9, 10, 1), (0.7, 10, 3), (0.95, 20, 1), (0.95, 19, 0), (0.999, 3000, 3)]
-)
-def test_allowed_losses_in_decimal_arithmetic(target, m, number):
-    assert allowed_losses(target, m) == number
-
-
 @pytest.mark.parametrize("n", [30, 45, 103, 285, 1000])
 def test_risk_control_is_the_clopper_pearson_bound(n):
-    rank = Guarantee("risk_control", 0.9, 0.9).rank(n)
+    rank = Guarantee(0.9, 0.9).rank(n)
 
     def upper(lost):
         return binomtest(lost, n, alternative="less").proportion_ci(0.9, method="exact").high
@@ -38,10 +27,9 @@ def test_risk_control_is_the_clopper_pearson_bound(n):
     assert upper(rank - 1) <= 0.1 < upper(rank)  # a rank of k loses k - 1 calibration scans
 
 
-@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("target", [0.8, 0.95])
-def test_rank_is_the_largest_that_holds(method, target):
-    guarantee = Guarantee(method, target, 0.9)
+def test_rank_is_the_largest_that_holds(target):
+    guarantee = Guarantee(target, 0.9)
     for n in (20, 61, 150):
         holds = [guarantee.holds(rank, n) for rank in range(1, n + 1)]
         assert holds == [rank <= guarantee.rank(n) for rank in range(1, n + 1)]
@@ -57,7 +45,7 @@ def scored(rng, n_positive=150, n_negative=170, steps=1 << 20):
 def test_decisions_by_hand_and_at_the_thresholds():
     labels = np.repeat([1, 0], [19, 19])
     p = np.concatenate([np.linspace(0.3, 0.9, 19), np.linspace(0.1, 0.7, 19)])
-    triage = fit_triage(labels, p, sensitivity=0.95, method="conformal")
+    triage = fit_triage(labels, p, sensitivity=0.88, specificity=0.88)
     # 19 of a class allow rank 1: the lowest positive, and just above the highest negative
     assert (triage.low, triage.high) == (0.3, np.nextafter(0.7, 1))
     decided = triage.decide(np.array([0, np.nextafter(0.3, 0), 0.3, 0.7, np.nextafter(0.7, 1), 1]))
@@ -73,11 +61,10 @@ def test_scans_tied_with_a_threshold_are_not_decided():
     assert "(none is)" in triage.guarantees
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_swapping_the_classes_swaps_the_decisions(method):
+def test_swapping_the_classes_swaps_the_decisions():
     labels, p = scored(np.random.default_rng(1), 170, 170)  # 1 - p is exact: multiples of 2⁻²⁰
-    one = fit_triage(labels, p, sensitivity=0.9, specificity=0.8, method=method)
-    other = fit_triage(1 - labels, 1 - p, sensitivity=0.8, specificity=0.9, method=method)
+    one = fit_triage(labels, p, sensitivity=0.9, specificity=0.8)
+    other = fit_triage(1 - labels, 1 - p, sensitivity=0.8, specificity=0.9)
     swapped = {NEGATIVE: POSITIVE, LOOK: LOOK, POSITIVE: NEGATIVE}
     assert one.decide(p).tolist() == [swapped[decision] for decision in other.decide(1 - p)]
     assert len(set(one.decide(p))) == 3
@@ -105,12 +92,11 @@ def test_guarantee_holds_as_often_as_stated(steps):
         assert (met <= chance + slack).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_crossed_thresholds_become_equal(method):
+def test_crossed_thresholds_become_equal():
     rng = np.random.default_rng(5)
     labels = np.repeat([1, 0], [150, 170])
     p = np.concatenate([rng.uniform(0.48, 1, 150), rng.uniform(0, 0.52, 170)])
-    triage = fit_triage(labels, p, sensitivity=0.9, specificity=0.9, method=method)
+    triage = fit_triage(labels, p, sensitivity=0.9, specificity=0.9)
     assert triage.low == triage.high < np.sort(p[labels == 1])[triage.rank_positive - 1]
     decided = triage.decide(p)
     assert LOOK not in decided
@@ -122,7 +108,7 @@ def test_crossed_thresholds_become_equal(method):
 @pytest.mark.parametrize(
     ("labels", "more", "message"),
     [
-        ([1] * 44 + [0] * 45, {}, r"^44 positive .* 0.95 with confidence 0.9 .*: 45 are"),
+        ([1] * 44 + [0] * 45, {}, r"^44 positive .* 0.95 with confidence 0.9: 45 are"),
         (
             [1] * 45 + [0] * 45,
             {"patients": [f"p{i // 2}" for i in range(90)]},
@@ -169,7 +155,6 @@ def test_invalid_probabilities(bad):
     [
         ({"sensitivity": 1.0}, "sensitivity must lie between"),
         ({"confidence": float("nan")}, "confidence must lie between"),
-        ({"method": "guess"}, "method must be one of risk_control"),
         ({"patients": ["a"]}, "1 patients for 320"),
     ],
 )
@@ -179,9 +164,8 @@ def test_arguments_out_of_range(wrong, message):
         fit_triage(labels, p, **{"sensitivity": 0.9, **wrong})
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_json_and_back(method):
-    triage = fit_triage(*scored(np.random.default_rng(11)), sensitivity=0.9, method=method)
+def test_json_and_back():
+    triage = fit_triage(*scored(np.random.default_rng(11)), sensitivity=0.9)
     values = json.loads(json.dumps(triage.as_dict()))
     assert Triage.from_dict(values) == triage
     assert Triage.from_dict(values | {"next_positives": None, "next_negatives": None}) == triage  # until 0.1
@@ -207,45 +191,3 @@ def test_the_guarantees_in_words():
     assert triage.guarantees.startswith("With 90 % confidence in each: at most 5 % of new positive scans")
     assert "150 positive and 170 negative calibration scans" in triage.guarantees
     assert replace(triage, high=1.0).decide(np.ones(1)).tolist() == [POSITIVE]
-
-
-class Given(ClassifierMixin, BaseEstimator):
-    """A fitted classifier whose probability is its one feature."""
-
-    def __init__(self):
-        self.classes_ = np.array([0, 1])
-        self.n_features_in_ = 1
-
-    def fit(self, X, y):
-        return self
-
-    def predict(self, X):
-        return (X[:, 0] >= 0.5).astype(int)
-
-    def predict_proba(self, X):
-        return np.column_stack([1 - X[:, 0], X[:, 0]])
-
-
-@pytest.mark.parametrize("share", [0.8, 0.95])
-def test_conformal_equals_mapie(share):
-    """MAPIE's split conformal classifier with the LAC score, conformalized on each class by itself.
-
-    Its sets hold 0 unless we say positive, and 1 unless we say negative; both: look. Its quantile takes
-    1 - probability within 1e-8, so ties closer than that would differ.
-    """
-    rng = np.random.default_rng(14)
-    labels, p = scored(rng, 137, 161)
-    new = rng.random(5000)
-    with_label = []
-    for label in (0, 1):
-        mapie = SplitConformalClassifier(Given(), confidence_level=share, conformity_score="lac", prefit=True)
-        with pytest.warns(UserWarning, match="conformalization dataset has less labels"):
-            mapie.conformalize(p[labels == label, None], labels[labels == label])
-        with_label.append(mapie.predict_set(new[:, None])[1][:, label, 0])
-    decided = fit_triage(labels, p, sensitivity=share, specificity=share, method="conformal").decide(new)
-    if share == 0.95:
-        assert len(set(decided)) == 3
-        np.testing.assert_array_equal(with_label[1], decided != NEGATIVE)
-    # where thresholds cross, MAPIE gives the empty set, and we clear no more and call no fewer than it
-    assert not (with_label[1] & (decided == NEGATIVE)).any()
-    np.testing.assert_array_equal(with_label[0], decided != POSITIVE)

@@ -136,7 +136,7 @@ def test_drift_compares_with_the_training_site(away, chapter, table):
 
 
 def test_impossible_analyses_state_the_reason(tmp_path):
-    some = 80  # 20 of each label to calibrate on: `risk_control` needs 22, `conformal` 9
+    some = 80  # 20 of each label to calibrate on: 22 are needed
     scored = made_set(
         tmp_path,
         bags=features(some, "a", 0.0),

@@ -8,8 +8,19 @@ import pytest
 from scipy.stats import betabinom
 
 from ich_mil.errors import DataError
-from ich_mil.evaluate.deployment.triage import allowed_losses, fit_triage
-from research.reproduce.statistics.triage_simulation import next_scans_confidence, simulate_triage
+from ich_mil.evaluate.deployment.triage import fit_triage
+from research.reproduce.statistics.triage_simulation import (
+    allowed_losses,
+    next_scans_confidence,
+    simulate_triage,
+)
+
+
+@pytest.mark.parametrize(
+    ("target", "m", "number"), [(0.9, 10, 1), (0.7, 10, 3), (0.95, 20, 1), (0.95, 19, 0), (0.999, 3000, 3)]
+)
+def test_allowed_losses_in_decimal_arithmetic(target, m, number):
+    assert allowed_losses(target, m) == number
 
 
 def scored(rng, n_positive=120, n_negative=140):
