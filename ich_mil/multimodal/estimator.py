@@ -125,16 +125,8 @@ class MultimodalMIL(BaseEstimator):
                 "prior decides what the labels leave open",
                 stacklevel=2,
             )
-        likelihood = Likelihood(rows, signs, columns)
-        if likelihood.size > MOST_COEFFICIENTS:
-            raise DataError(
-                f"{likelihood.size:,} coefficients, {MOST_COEFFICIENTS:,} are allowed; reduce the columns, "
-                "such as by principal components"
-            )
-        generator = torch.Generator(self._device).manual_seed(self.random_state)
-        with few_threads(likelihood.instances):
-            theta = self._draw(Target(likelihood, self.prior), generator)
-        self.posterior_ = Posterior.of_draws(theta, likelihood.widths, self.samples)
+        theta, inner = self._draw(rows, signs, columns)
+        self.posterior_ = Posterior.of_draws(theta, inner, self.samples)
         self._adopt()
         score = plug_in(*self.posterior_.means, chunks_of(rows, len(names)), columns, len(names))
         if float(score[signs > 0].min()) > float(score[signs < 0].max()):
@@ -145,8 +137,21 @@ class MultimodalMIL(BaseEstimator):
             )
         return self
 
-    def _draw(self, target: Target, generator: torch.Generator) -> torch.Tensor:
-        """Draws (N, C) of all coefficients."""
+    def _draw(
+        self, rows: Sequence[Rows], signs: torch.Tensor, columns: Columns
+    ) -> tuple[torch.Tensor, list[int]]:
+        """Draws (N, C) of all coefficients, and the number of inner ones of each modality."""
+        likelihood = Likelihood(rows, signs, columns)
+        if likelihood.size > MOST_COEFFICIENTS:
+            raise DataError(
+                f"{likelihood.size:,} coefficients, {MOST_COEFFICIENTS:,} are allowed; reduce the columns, "
+                "such as by principal components"
+            )
+        generator = torch.Generator(self._device).manual_seed(self.random_state)
+        with few_threads(likelihood.instances):
+            return self._sampled(Target(likelihood, self.prior), generator), likelihood.widths
+
+    def _sampled(self, target: Target, generator: torch.Generator) -> torch.Tensor:
         gradients = self.gradients * min(1, INSTANCES / target.likelihood.instances)
         matching = min(MATCH_SHARE * gradients, MATCH_MOST)
         target, q = fit_gaussian(target, int(matching), generator)

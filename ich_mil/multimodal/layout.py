@@ -86,11 +86,13 @@ class Columns(NamedTuple):
         return cls(tuple(slice(*pair) for pair in pairwise(ends)), ends[-1])
 
 
-def value_order(rows: Rows) -> np.ndarray:
-    """Rows (N,) sorted by bag, and within a bag by their values."""
-    direction = torch.randn(rows.x.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    value = (rows.x.detach().cpu() @ direction).numpy()  # almost surely equal for equal rows alone
-    return np.lexsort((value, rows.bags.cpu().numpy()))
+def value_order(modalities: Sequence[Rows]) -> np.ndarray:
+    """Rows (N,) of all modalities sorted by bag, and within a bag by their values."""
+    generator, values = torch.Generator().manual_seed(0), []
+    for modality in modalities:  # almost surely equal for equal rows alone
+        direction = torch.randn(1 + modality.x.shape[1], generator=generator, dtype=torch.float64)
+        values.append(direction[0] + modality.x.detach().cpu() @ direction[1:])
+    return np.lexsort((torch.cat(values).numpy(), torch.cat([m.bags for m in modalities]).cpu().numpy()))
 
 
 def chunks_of(modalities: Sequence[Rows], n_bags: int, *, rows: int = CHUNK_ROWS) -> list[Chunk]:
@@ -101,7 +103,7 @@ def chunks_of(modalities: Sequence[Rows], n_bags: int, *, rows: int = CHUNK_ROWS
         n_bags: B.
         rows: about so many instances in a chunk; a bag stays whole.
     """
-    orders = [value_order(modality) for modality in modalities]
+    orders = [value_order([modality]) for modality in modalities]
     sizes = [np.bincount(modality.bags.cpu().numpy(), minlength=n_bags) for modality in modalities]
     ends = [np.concatenate([[0], size.cumsum()]) for size in sizes]
     filled = np.sum(ends, axis=0) // rows

@@ -18,15 +18,15 @@ In: instances, labels, coefficients. Out: log-likelihood and gradient in float64
 instances.
 
 Shapes: R sets of coefficients, B bags, N instances of all modalities, b and n of a group of bags and sets, K
-nodes, C coefficients (b of each modality, then θ = (α, β of each modality)), P of them in the inner tier.
+nodes, C coefficients (b of each modality, then θ = (α, β of each modality)).
 """
 
 import math
 from collections.abc import Iterator, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,6 +39,8 @@ MOST_NODES = 256
 """Scores that need more are shrunk to what these nodes reach, ±297: ε has a larger deviation there."""
 GROUP_NUMBERS, LEAST_GROUPS = 120_000, 2
 """Complex numbers n K of a group, and least number of groups; more groups cost more calls than they save."""
+MOST_NUMBERS = 500_000
+"""Instances times sets of coefficients at once."""
 SCORE_ROWS = 20_000
 """Instances of which the gradients are added to those of their bags at once."""
 
@@ -63,7 +65,6 @@ class Likelihood:
     """Log-likelihood of labelled bags.
 
     Attributes:
-        rows: instances of each modality.
         signs: (B,) labels, -1 or 1.
         columns: places of the modalities in θ.
         widths: number of inner coefficients of each modality.
@@ -71,36 +72,45 @@ class Likelihood:
     """
 
     def __init__(self, rows: Sequence[Rows], signs: Tensor, columns: Columns) -> None:
-        self.rows, self.signs, self.columns = rows, signs, columns
+        self.signs, self.columns = signs, columns
         self.widths = [1 + part.x.shape[1] for part in rows]
-        parts = [torch.cat([part.x.new_ones(len(part.x), 1), part.x], dim=1) for part in rows]
-        starts = np.cumsum([0, *self.widths])
-        features = np.delete(np.arange(starts[-1]), starts[:-1])
-        self._features = torch.tensor(features, device=signs.device)
-        # (N, P), block-diagonal in the modalities
-        joined = Rows(torch.block_diag(*parts), torch.cat([part.bags for part in rows]))
-        order = torch.as_tensor(value_order(joined))
-        sizes = torch.bincount(joined.bags, minlength=len(signs)).cpu()
+        sizes = torch.bincount(torch.cat([part.bags for part in rows]), minlength=len(signs)).cpu()
         turns = Turns(torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]))
-        # bags by falling number of instances (their ranks); instances by turn, and by rank in a turn
-        self._design = joined.x[order[turns.order].to(signs.device)]  # (N, P)
-        self._bag_order, self._bags = turns.bag_order.to(signs.device), turns.bags.to(signs.device)
-        self._sizes, self._starts = turns.sizes.to(signs.device), turns.starts.to(signs.device)
+        order = torch.as_tensor(value_order(rows))[turns.order].to(signs.device)
+        places = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=signs.device))
+        self._designs: list[tuple[Tensor, Tensor]] = []  # places (N_m,) and regressors (N_m, 1 + D_m)
+        for part, place in zip(rows, places.split([len(part.x) for part in rows]), strict=True):
+            place, index = place.sort()
+            h = part.x.new_ones(len(index), 1 + part.x.shape[1])
+            h[:, 1:] = part.x[index]
+            self._designs.append((place, h))
+        self._bag_order = turns.bag_order.to(signs.device)
         self._signs = signs[self._bag_order]
-        self.instances = len(self._bags)
+        self._lay_out(turns)
+
+    def _lay_out(self, turns: Turns) -> None:
+        """Bags by falling number of instances (their ranks); instances by turn, and by rank in a turn."""
+        device = self.signs.device
+        self._bags, self.instances = turns.bags.to(device), len(turns.bags)
+        self._sizes, self._starts = turns.sizes.to(device), turns.starts.to(device)
 
     def some(self, number: int, generator: torch.Generator) -> "Likelihood":
         """Likelihood of `number` random bags; of all where there are no more."""
         if number >= len(self.signs):
             return self
         device = self.signs.device
-        chosen = torch.randperm(len(self.signs), generator=generator, device=device)[:number]
-        index = torch.full((len(self.signs),), -1, device=device)
-        index[chosen] = torch.arange(number, device=device)
-        rows = [
-            Rows(part.x[index[part.bags] >= 0], index[part.bags][index[part.bags] >= 0]) for part in self.rows
-        ]
-        return Likelihood(rows, self.signs[chosen], self.columns)
+        kept = torch.zeros(len(self.signs), dtype=torch.bool, device=device)
+        kept[torch.randperm(len(self.signs), generator=generator, device=device)[:number]] = True
+        kept = kept[self._bag_order]
+        part = copy(self)
+        part.signs = part._signs = self._signs[kept]
+        part._bag_order = torch.arange(number, device=device)
+        there = kept[self._bags]
+        place_of = there.cumsum(0) - 1
+        part._designs = [(place_of[place[there[place]]], h[there[place]]) for place, h in self._designs]
+        sizes = self._sizes[kept].cpu()
+        part._lay_out(Turns(torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])))
+        return part
 
     @property
     def size(self) -> int:
@@ -114,31 +124,38 @@ class Likelihood:
             theta: coefficients of each set.
             tolerance: largest error of the probability of a label, and its least value.
         """
-        result = self._sensitivities(theta, tolerance)
-        inner, outer = (result.probits.mT @ self._design, result.effects.mT @ self._design)  # (R, P) each
-        gradient = torch.cat([inner, result.alpha.sum(0)[:, None], outer[:, self._features]], dim=1)
-        return result.values.sum(0), gradient
+        values, gradients = [], []
+        for some in theta.split(max(1, MOST_NUMBERS // self.instances)):
+            result = self._sensitivities(some, tolerance)
+            inner = [result.probits[place].mT @ h for place, h in self._designs]
+            outer = [result.effects[place].mT @ h[:, 1:] for place, h in self._designs]
+            values.append(result.values.sum(0))
+            gradients.append(torch.cat([*inner, result.alpha.sum(0)[:, None], *outer], dim=1))
+        return torch.cat(values), torch.cat(gradients)
 
     def scores(self, theta: Tensor) -> tuple[Tensor, Tensor]:
         """Log-probabilities (B,) of the labels at coefficients `theta` (C,), and their gradients (B, C)."""
         result = self._sensitivities(theta[None], TOLERANCE)
-        inner, outer = theta.new_zeros(2, len(self.signs), self._design.shape[1]).unbind()
-        for rows in torch.arange(self.instances, device=theta.device).split(SCORE_ROWS):
-            for out, column in ((inner, result.probits), (outer, result.effects)):
-                out.index_add_(0, self._bags[rows], column[rows] * self._design[rows])
-        ordered = torch.cat([inner, result.alpha, outer[:, self._features]], dim=1)
+        inner, outer = ([theta.new_zeros(len(self.signs), n) for n in self.widths] for _ in range(2))
+        for m, (place, h) in enumerate(self._designs):
+            for rows, regressors in zip(place.split(SCORE_ROWS), h.split(SCORE_ROWS), strict=True):
+                for out, column in ((inner[m], result.probits), (outer[m], result.effects)):
+                    out.index_add_(0, self._bags[rows], column[rows] * regressors)
+        ordered = torch.cat([*inner, result.alpha, *(part[:, 1:] for part in outer)], dim=1)
         values, scores = torch.empty_like(self.signs), torch.empty_like(ordered)
         values[self._bag_order], scores[self._bag_order] = result.values[:, 0], ordered
         return values, scores
 
     def _sensitivities(self, theta: Tensor, tolerance: float) -> Sensitivities:
         """Bag and set together are called a bag below: (B, R) and (N, R) are flat, B R and N R."""
-        inner, alpha, outer = theta.split([sum(self.widths), 1, self.columns.size - 1], dim=1)
-        coefficients = torch.zeros_like(inner)
-        coefficients[:, self._features] = outer
+        *inner, alpha = theta[:, : 1 + sum(self.widths)].split([*self.widths, 1], dim=1)
+        outer = theta[:, 1 + sum(self.widths) :].split([width - 1 for width in self.widths], dim=1)
+        probit, effect = theta.new_empty(2, self.instances, len(theta)).unbind()
+        for (place, h), of_probit, of_effect in zip(self._designs, inner, outer, strict=True):
+            probit[place], effect[place] = h @ of_probit.mT, h[:, 1:] @ of_effect.mT
+        probit, effect = probit.flatten(), effect.flatten()
         sets = torch.arange(len(theta), device=theta.device)
         bags = (len(theta) * self._bags[:, None] + sets).flatten()
-        probit, effect = ((self._design @ part.mT).flatten() for part in (inner, coefficients))
         p, q = (torch.erfc(side * probit / math.sqrt(2)) / 2 for side in (-1, 1))
         signs, alpha = self._signs.repeat_interleave(len(theta)), alpha.flatten().repeat(len(self._signs))
         cut = _cut(tolerance)

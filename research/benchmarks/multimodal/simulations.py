@@ -177,7 +177,7 @@ def time(_: int) -> None:
         model = MultimodalMIL()
         taken = fit_seconds(model, simulate(n, 20, 4, PPI, np.random.default_rng(0)))
         aucs = thousandths(predicted(model, test)[:2])
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
         rows.append(
             [f"{n:,}", f"{taken:.1f}", "chains" if model.acceptance_ else "normal", f"{peak:.2f}", *aucs]
         )
