@@ -7,7 +7,7 @@ repeat, is split. A scan stored under several series UIDs is joined (`ich_mil.st
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from itertools import pairwise
 from statistics import median
 
@@ -29,6 +29,7 @@ from ich_mil.study.geometry.planes import (
     turned_by,
 )
 from ich_mil.study.join_series import join_series
+from ich_mil.study.series_words import spectral_kind
 
 # Default output slice thickness: most head CT is read in slices of 5 mm.
 AVERAGE_TO_MM = 5.0
@@ -39,6 +40,8 @@ ALREADY_THICK = 0.48
 MOST_SLICES, MOST_SERIES = 1 << 14, 1 << 10
 """Maximum number of slices and series of a study. A perfusion has 10,000 slices, some anonymisers give each
 slice a series; the time of ordering grows with the square."""
+EVEN = 0.8
+"""Share of equal steps of a volume, which may lack a few slices or change its spacing once."""
 MOST_TRIED = 32
 """Maximum number of series of a study in which a head is looked for, the likeliest first."""
 
@@ -103,33 +106,46 @@ def average_groups(series: Series, *, thickness: float = AVERAGE_TO_MM) -> list[
     return groups
 
 
-_APART: tuple[Callable[[SliceHeader], Hashable], ...] = (
-    lambda header: (header.kernel, header.contrast),
-    lambda header: header.kvp,
-    lambda header: header.image_type,
-    lambda header: header.exposure,
+_APART: tuple[tuple[Callable[[SliceHeader], Hashable], bool], ...] = (
+    (lambda header: (header.kernel, header.contrast), True),
+    (lambda header: header.kvp, True),
+    (lambda header: spectral_kind(header.image_type, header.description), True),
+    (lambda header: header.image_type, False),
+    (lambda header: header.exposure, False),
 )
-"""Attributes that separate volumes of the same slices under one series UID, the most reliable first."""
+"""Attributes that separate volumes under one series UID, the most reliable first, and whether they do so at
+any positions: ImageType and exposure may change from slice to slice of one volume."""
 
 
 def _reconstructions(members: list[SliceHeader]) -> list[list[SliceHeader]]:
     """Split slices of one series UID by kernel and contrast, tube voltage, ImageType or exposure.
 
     The parts must show the same slices: they share at least half of the positions of the smallest part, and
-    are no more than the slices at one position. Otherwise the slices stay together: ImageType and exposure
-    may change from slice to slice.
+    are no more than the slices at one position. Parts that differ in a reliable attribute may also be even
+    volumes of the same anatomy with positions of their own. Otherwise the slices stay together.
     """
     heights = {id(header): round(height_of(header, normal_of(header)), 1) for header in members}
     most = max(Counter(heights.values()).values())
-    for attribute in _APART if most > 1 else ():
+    for attribute, is_reliable in _APART:
         parts: dict[str, list[SliceHeader]] = defaultdict(list)
         for header in members:
             parts[repr(attribute(header))].append(header)
         covered = [{heights[id(header)] for header in part} for part in parts.values()]
         ties = sum(map(len, covered)) - len(set().union(*covered))
-        if 1 < len(parts) <= most and 2 * ties >= min(map(len, covered)):
+        same_slices = len(parts) <= most and 2 * ties >= min(map(len, covered))
+        if len(parts) > 1 and (same_slices or (is_reliable and _are_volumes(covered))):
             return [whole for key in sorted(parts) for whole in _reconstructions(parts[key])]
     return [members]
+
+
+def _are_volumes(parts: Sequence[Collection[float]]) -> bool:
+    """Whether parts with slices at these heights are even, and have half of the shortest in common."""
+    for heights in parts:
+        steps = steps_of(sorted(heights))
+        if len(steps) < SLAB_STEPS or sum(alike(step, median(steps)) for step in steps) < EVEN * len(steps):
+            return False
+    common = min(map(max, parts)) - max(map(min, parts))
+    return 2 * common >= min(max(heights) - min(heights) for heights in parts)
 
 
 def _passes(members: list[SliceHeader]) -> list[list[SliceHeader]]:

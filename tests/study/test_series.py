@@ -75,8 +75,18 @@ def test_reconstructions_that_share_half_of_their_slices():
     assert passes(stack(low, kernel="BONE"), stack(high, kernel="SOFT")) == [tuple(low), tuple(high)]
     together = ordered([*stack(low, kernel="BONE"), *stack(upper, kernel="SOFT", path="z")])
     assert together.positions[:6] == (0, 5, 10, 15, 20, 25)
-    thin = [*stack(range(30), kernel="BONE"), *stack([z + 0.5 for z in range(30)], kernel="SOFT")]
-    assert len(ordered(thin).headers) == 60
+
+
+@pytest.mark.parametrize("shift", [0.1, 2.5, 4.9, 12.0])
+@pytest.mark.parametrize(
+    "other", [{"kernel": "BONE"}, {"contrast": True}, {"kvp": 80.0}, {"image_type": "DERIVED\\PRIMARY\\VMI"}]
+)
+def test_volumes_with_positions_of_their_own_are_divided(shift, other):
+    ours, theirs = range(0, 150, 5), [z + shift for z in range(0, 150, 5)]
+    found = passes(stack(ours, kvp=120.0), stack(theirs, path="z", **({"kvp": 120.0} | other)))
+    assert sorted(found) == [tuple(ours), tuple(theirs)]
+    some = [replace(h, **other) if i in (2, 3, 9, 11, 12, 20) else h for i, h in enumerate(stack(ours))]
+    assert len(ordered(some).headers) == len(some)  # a header that changes from slice to slice
 
 
 # A scan and its repeat under one series UID
