@@ -28,7 +28,7 @@ SitePhrases = tuple[tuple[str, str], ...]
 """Pairs (phrase, meaning) of a site, which outrank the list."""
 SITE_MEANINGS = ("contrast", "plain", "other")
 
-_LIST = Path(__file__).parent / "contrast_words.csv"
+_LIST = Path(__file__).with_name("contrast_words.csv")
 _DASHES = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2014\u2212\u30fb"), "-") | {ord("_"): " "}
 # letters of scripts with blanks between words, whose patterns match whole words
 _LETTER = "[^\\W\\d_\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff]"
@@ -38,7 +38,7 @@ _NO_AGENT = re.compile(r"n|na|n/a|[0.,]+")
 @lru_cache(maxsize=4096)
 def contrast_of(text: str, site: SitePhrases = ()) -> bool | None:
     """Whether `text` says that a contrast agent was given; None if it does not say."""
-    text, meanings = _normalized(text), set[str]()
+    text, meanings = normalized(text), set[str]()
     for pattern, meaning in (*_site_patterns(site), *_patterns()):
         text, n = pattern.subn(" ; ", text)
         meanings |= {meaning} if n else set()
@@ -49,9 +49,9 @@ def contrast_of(text: str, site: SitePhrases = ()) -> bool | None:
 
 def means_no_agent(text: str) -> bool:
     """Whether `text`, the name of an agent or of a route, states that no agent was given."""
-    normalized = _normalized(text).strip()
-    absent = re.fullmatch(_words(_listed()["no"] + _listed()["absent"]), normalized)
-    return bool(absent or _NO_AGENT.fullmatch(normalized)) or contrast_of(text) is False
+    name = normalized(text).strip()
+    absent = re.fullmatch(_words(patterns_of(_LIST)["no"] + patterns_of(_LIST)["absent"]), name)
+    return bool(absent or _NO_AGENT.fullmatch(name)) or contrast_of(text) is False
 
 
 def read_site_phrases(path: Path | None) -> SitePhrases:
@@ -77,7 +77,8 @@ def read_site_phrases(path: Path | None) -> SitePhrases:
     return rows
 
 
-def _normalized(text: str) -> str:
+@lru_cache(maxsize=4096)
+def normalized(text: str) -> str:
     """Text in lower case without accents, full width and the dots of abbreviations."""
     text = unicodedata.normalize("NFKC", text).translate(_DASHES).casefold().replace("ı", "i")
     text = re.sub("[\u0300-\u036f]", "", unicodedata.normalize("NFD", text))
@@ -85,10 +86,10 @@ def _normalized(text: str) -> str:
 
 
 @cache
-def _listed() -> dict[str, list[str]]:
-    """Patterns of the list by meaning."""
+def patterns_of(path: Path) -> dict[str, list[str]]:
+    """Patterns of a CSV file with columns pattern and meaning, by meaning."""
     listed: dict[str, list[str]] = defaultdict(list)
-    with _LIST.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             listed[row["meaning"]].append(row["pattern"])
     return listed
@@ -97,7 +98,7 @@ def _listed() -> dict[str, list[str]]:
 @cache
 def _patterns() -> list[tuple[re.Pattern[str], str]]:
     """Patterns of the list with their meaning, in order of application."""
-    listed = _listed()
+    listed = patterns_of(_LIST)
     agent, no, absent, with_ = (_words(listed[meaning]) for meaning in ("agent", "no", "absent", "with"))
     joint = r"\W*(?:[&+/]|and|or|och|og|und|et|y|e|i|и|та|en)\W*"
     chain = rf"{agent}(?:(?:{joint}|\W*d[ei]?\W+|\W*){agent})*"
@@ -115,7 +116,7 @@ def _patterns() -> list[tuple[re.Pattern[str], str]]:
 
 @cache
 def _site_patterns(site: SitePhrases) -> list[tuple[re.Pattern[str], str]]:
-    phrases = [(re.escape(_normalized(phrase)).replace(r"\ ", r"\W+"), meaning) for phrase, meaning in site]
+    phrases = [(re.escape(normalized(phrase)).replace(r"\ ", r"\W+"), meaning) for phrase, meaning in site]
     return [
         (re.compile(_words([phrase])), meaning)
         for phrase, meaning in sorted(phrases, key=lambda p: -len(p[0]))

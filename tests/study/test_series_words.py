@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from ich_mil.study.series_words import Part, is_sharp_kernel, part_of, spectral_kind
+from ich_mil.study.series_words import Part, is_sharp_kernel, names_bone, part_of, spectral_kind
 
 MONO, MATERIAL = "a virtual monoenergetic image", "a map of a material"
 VOLTAGE, DUAL = "an image of one tube voltage of two", "an image of dual-energy CT"
@@ -35,6 +35,13 @@ PERFUSION = "a map of perfusion"
         ("", "Z Effective", MATERIAL),
         ("", "Electron Density [%EDW]", MATERIAL),
         ("", "VNC Head 3.0", MATERIAL),
+        ("", "Sans contraste virtuel", MATERIAL),
+        ("", "Basale virtuale", MATERIAL),
+        ("", "Virtueel blanco", MATERIAL),
+        ("", "E-Density", MATERIAL),
+        ("", "LowkeV", MONO),
+        ("", "VME 65", MONO),
+        ("", "TAVG", PERFUSION),
         ("", "Virtual Unenhanced 5mm", MATERIAL),
         ("", "Virtuell nativ 3.0", MATERIAL),
         ("", "Iodine no Water [mg/ml]", MATERIAL),
@@ -183,6 +190,40 @@ PARTS = {
         ["Head/IAC", "HEAD"],
     ],
 }
+
+
+OTHER_LANGUAGES = {
+    Part.PART_OF_HEAD: """
+        Nasennebenhöhlen, Nasennebenhoehlen, Augenhöhlen, Innenohr, Viszerokranium, Jochbein,
+        Stirnhöhle, Gehörgang, Kleinhirnbrückenwinkel, SPN, Peñascos, Maxilar, Silla turca, Cara,
+        Massiccio facciale, Rocche petrose, Orecchio, Splancnocranio, Mascellare, Seios paranasais,
+        Ouvidos, Ossos temporais, ATMs, Rochedos, Sela túrcica, Selle turcique, OPN, MAX/FAC, FESS,
+        Aangezicht, Rotsbeen, Órbitas, O\u0301rbitas, Mandíbula, Mastóides, Zatoki""",
+    Part.OTHER: """
+        Cuello, Collo, Pescoço, Cou, Charnière cervico-occipitale, Larynx, Odontoid, C1-C2, CWK""",
+    Part.HEAD: """
+        CCT nativ, Cráneo simple, Encéfalo s/c, TC cranio basale, Tête sans, 頭部単純, Głowa bez k,
+        Crânio partes moles, CEREBRUM 5MM STND, Brain posterior fossa""",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("description", "part"),
+    [(word, part) for part, words in OTHER_LANGUAGES.items() for word in re.split(r",\s+", words.strip())],
+)
+def test_parts_in_other_languages(description, part):
+    assert part_of(description, "HEAD") == part_of(description.upper(), "HEAD") == part
+    assert part != Part.HEAD or not names_bone(description)
+
+
+BONE = """
+    Crane OS, osseux, parties dures, filtre dur, Craneo hueso, óseo, ventana ósea, filtro duro, Encefalo osso,
+    finestra ossea, janela óssea, Hoofd bot, scharf, HR, BW, CCT Knochen, 骨窗, Kostní"""
+
+
+@pytest.mark.parametrize("description", re.split(r",\s+", BONE.strip()))
+def test_descriptions_of_bone(description):
+    assert names_bone(description)
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,9 @@ _HU_TYPES = {"", "HU", "US", "UNSPECIFIED"}
 # ImageType and descriptions of dose sheets and screen captures, which some scanners store as CT images: GE
 # 'SCREEN SAVE', 'Dose Report'; Siemens 'CT_SOM5 PROT', 'Patient Protocol'; Philips 'Dose Info'; Canon 'DOSE'.
 _CAPTURE = re.compile(
-    r"screen|captur|\bdose|dosis|\bdlp\b|\bprot(ocol|okoll)?\b|patienten?.?protokoll|exam.?(summary|protocol)"
-    r"|\bsummary\b|\breport\b|\bsnapshot\b|protocole|线量|線量|剂量|劑量",
+    r"screen|captur|bildschirm|[ée]cran\b|pantalla|schermat|\btela\b|\bdose|dosi[sm]|\bdlp\b|\bprot(ocol[eo]?|okoll)?\b"
+    r"|patienten?.?protokoll|exam.?(summary|protocol)|\bsummary\b|\breport\b|\bsnapshot\b|доз[аы]|экран|线量|線量|剂量|劑量|선량"
+    r"|^DERIVED\\SECONDARY",  # PS3.3 C.7.6.1.1.2: made after the acquisition
     re.IGNORECASE,
 )
 # Elements of which a CT slice has at least one (PS3.3 C.8.2.1), also after de-identification.
