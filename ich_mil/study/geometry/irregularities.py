@@ -187,7 +187,7 @@ def _sides(header: SliceHeader) -> str:
     down, across = header.spacing
     if same_spacing([down], [across]):
         return ""
-    return f"rows are {down:g} mm apart, columns {across:g} mm; interpolated to the finer spacing"
+    return f"rows are {down:g} mm apart, columns {across:g} mm; averaged to the coarser spacing"
 
 
 def _moves(headers: Sequence[SliceHeader], positions: Sequence[float]) -> str:

@@ -1,8 +1,8 @@
 """Turn of axial pictures to one convention: rows run to the left, columns to the back, pixels are square.
 
 In: the header of a slice. Out: an `Upright` that turns the pictures of its series, and maps on them back to
-the stored pixels. Transposition and reversal are exact. Pixels of unequal spacing are interpolated linearly
-to the finer spacing. Slices that are not axial are not turned.
+the stored pixels. Transposition and reversal are exact. Pixels of unequal spacing are averaged to the coarser
+spacing, so that a picture is equally sharp in both directions. Slices that are not axial are not turned.
 
 Source: DICOM PS3.3 C.7.6.2.1.1 (position and orientation; patient axes are LPS).
 Shapes: H, W stored pixels; h, w pixels of the turned picture.
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from scipy.ndimage import zoom
+from PIL import Image
+from PIL.Image import Resampling
 
 from ich_mil.study.files.header import SliceHeader
-from ich_mil.study.files.refusal import MOST_PIXELS
 from ich_mil.study.geometry.planes import AXIAL_DEGREES, edges_of, same_spacing, tilt_degrees
 
 
@@ -52,10 +52,9 @@ class Upright:
         shape = stored_shape[::-1] if transposed else stored_shape
         spacing = spacing[::-1] if transposed else spacing
         if not same_spacing(spacing[:1], spacing[1:]):
-            sides = np.multiply(shape, spacing)
-            fine = max(min(spacing), float(sides.max()) / MOST_PIXELS)
-            height, width = np.rint(sides / fine).clip(1).astype(int).tolist()
-            shape, spacing = (height, width), (fine, fine)
+            coarse = max(spacing)
+            height, width = np.rint(np.multiply(shape, spacing) / coarse).clip(1).astype(int).tolist()
+            shape, spacing = (height, width), (coarse, coarse)
         return cls(stored_shape, shape, spacing, transposed, down, across)
 
     def orientation(self, stored: Sequence[float]) -> tuple[float, ...]:
@@ -69,18 +68,20 @@ class Upright:
         turned = (hu.T if self.transposed else hu)[:: self.down, :: self.across]
         if turned.shape == self.shape:
             return np.ascontiguousarray(turned)
-        return np.rint(_resampled(turned, self.shape)).astype(np.int16)
+        return np.rint(_resampled(turned, self.shape, Resampling.HAMMING)).astype(np.int16)
 
     def as_stored(self, maps: np.ndarray) -> np.ndarray:
         """Maps (k, H, W) on the stored pixels, from maps (k, h, w) on the turned pictures."""
-        shape = self.stored_shape[::-1] if self.transposed else self.stored_shape
-        turned = np.stack([_resampled(picture, shape) for picture in maps])[:, :: self.down, :: self.across]
+        (rows, columns) = self.stored_shape
+        shape = (columns, rows) if self.transposed else (rows, columns)
+        turned = np.stack([_resampled(picture, shape, Resampling.BILINEAR) for picture in maps])[
+            :, :: self.down, :: self.across
+        ]
         return np.ascontiguousarray(turned.transpose(0, 2, 1) if self.transposed else turned)
 
 
-def _resampled(picture: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Interpolate a picture linearly to `shape`; beyond the outer pixel centres the edge is repeated."""
+def _resampled(picture: np.ndarray, shape: tuple[int, int], how: Resampling) -> np.ndarray:
+    """A picture of `shape` (h, w); fewer pixels are averages, more are interpolated."""
     if picture.shape == shape:
         return picture
-    factors = np.divide(shape, picture.shape)
-    return zoom(picture, factors, output=np.float32, order=1, mode="nearest", grid_mode=True)
+    return np.asarray(Image.fromarray(np.asarray(picture, np.float32)).resize(shape[::-1], how))
