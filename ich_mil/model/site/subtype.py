@@ -62,6 +62,8 @@ def _mean_and_max(features: FeatureSet) -> np.ndarray:
 def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path) -> None:
     """Fit a model for each kind, measure it on held-out folds by patient, and write both to `out`.
 
+    A kind that is not told better than by its share in the table, beyond the 95 % interval, is left out.
+
     Args:
         folder: folder of `predict` or `validate`.
         kinds: CSV with a column scan, ids or folders of the predictions, and one 0/1 column per kind.
@@ -87,16 +89,19 @@ def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path) -> None:
             auc, loss, base_loss = (
                 float(x) for x in (roc_auc_score(y, p), log_loss(y, p), log_loss(y, base))
             )
+            less = log_loss_less(y, p, base, patients)
+            measured = f"{name}: {y.sum()} of {len(y)} scans; held-out AUC {auc:.3f}, log-loss {loss:.3f}"
+            measured += f", less that of the base rate {with_interval(less)}"
+            if less[1].high >= 0:
+                say(f"{measured}: not told better than by its share; left out")
+                continue
             entry = {"name": name, "file": f"kind_{len(entries)}.safetensors", "scans": len(y)}
             entry |= {"positive": int(y.sum()), "auc": auc, "log_loss": loss, "base_log_loss": base_loss}
             LogisticKind.fit(sources, y, patients).save(out / str(entry["file"]))
             entries.append(entry)
-            say(
-                f"{name}: {y.sum()} of {len(y)} scans; held-out AUC {auc:.3f}, log-loss {loss:.3f}, "
-                f"less that of the base rate {with_interval(log_loss_less(y, p, base, patients))}"
-            )
+            say(measured)
         if not entries:
-            raise DataError(f"{kinds}: no kind has enough scans with and without it; label more scans")
+            raise DataError(f"{kinds}: no kind is told better than by its share; label more scans")
         metadata = {"format": FORMAT, "weights": trained.provenance.weights, "notice": NOTICE}
         write_json(out / DESCRIPTION, metadata | {"kinds": entries})
     say(f"{out}: use it as --kinds")

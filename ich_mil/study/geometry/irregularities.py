@@ -138,7 +138,8 @@ def _gaps(
     thickness = [header.thickness for header in headers]
     if spaces := spaces_between(positions, thickness) - gaps.keys():
         first, widest = headers[min(spaces)], max(steps[i] for i in spaces)
-        detail = f"{len(spaces)} steps of up to {widest:.2f} mm between slices {first.thickness:g} mm thick"
+        thick = "of unknown thickness" if first.thickness is None else f"{first.thickness:g} mm thick"
+        detail = f"{len(spaces)} steps of up to {widest:.2f} mm between slices {thick}"
         entries.append(slice_entry(first, Code.GAP, f"{detail}: the anatomy between them is not seen"))
     return entries
 

@@ -48,6 +48,8 @@ SLAB_STEPS = 3
 GAP_FACTOR = 1.5
 # Slices abut if their step is at most the thickness times this factor: a thicker slab, not a gap.
 ABUTTING_FACTOR = 1.2
+# Slices of a head are at most so far apart: longer steps lack slices, unless the slices are as thick.
+LONGEST_STEP_MM = 8.0
 # Letters of the directions +x, -x (left, right); +y, -y (posterior, anterior); +z, -z (head, feet).
 _LETTERS = (("L", "R"), ("P", "A"), ("H", "F"))
 
@@ -263,12 +265,12 @@ def find_gaps(positions: Sequence[float], thickness: Sequence[float | None]) -> 
 def spaces_between(positions: Sequence[float], thickness: Sequence[float | None]) -> set[int]:
     """Indices of steps much longer than the slice thickness, regular or not, as if slices were missing.
 
-    `thickness` of the n slices is in mm, None if unknown; steps beside it are omitted.
+    `thickness` of the n slices is in mm; None if unknown: then a step is compared with `LONGEST_STEP_MM`.
     """
     spaces = set()
     for i, step in enumerate(steps_of(positions)):
         mean = _mean_thickness(thickness, i)
-        if mean is not None and step > GAP_FACTOR * mean:
+        if step > (LONGEST_STEP_MM if mean is None else GAP_FACTOR * mean):
             spaces.add(i)
     return spaces
 

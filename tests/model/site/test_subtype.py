@@ -39,12 +39,15 @@ def network(kinds, *, tells, seed):
 
 @pytest.fixture(scope="module")
 def kinds():
-    """subdural in half of the scans, bleed in all, epidural in six: a training part of the folds has four."""
+    """subdural in half of the scans, bleed in all, epidural in six: a training part of the folds has four.
+
+    No network tells noise.
+    """
     generator = np.random.default_rng(0)
     subdural = generator.permutation(N) % 2
     epidural = (np.arange(N) < 6).astype(int)
     table = pd.DataFrame({"scan": [f"scan {b}" for b in range(N)], "subdural": subdural})
-    return table.assign(bleed=1, epidural=epidural)
+    return table.assign(bleed=1, epidural=epidural, noise=generator.permutation(N) % 2)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +83,10 @@ def test_a_kind_is_learned_and_attributed_to_the_network_that_tells_it(
 ):
     kinds.to_csv(tmp_path / "kinds.csv", index=False)
     assert run(*words(folder, tmp_path / "kinds.csv", tmp_path / "out")) == 0
-    assert "epidural: 6 of 48 scans, too few" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "epidural: 6 of 48 scans, too few" in told
+    assert "noise: 24 of 48 scans" in told
+    assert told.count("not told better than by its share; left out") == 1
     about = json.loads((tmp_path / "out" / "kinds.json").read_text())["kinds"]
     assert [one["name"] for one in about] == ["subdural"]
     assert all(one["auc"] > 0.95 and one["log_loss"] < one["base_log_loss"] for one in about)
@@ -179,9 +185,9 @@ def test_what_is_refused(folder, kinds, tmp_path, capsys):
         (kinds[["scan"]], "has no column of a kind"),
         (kinds.assign(scan=kinds.scan + "x"), "names of no predicted scan, or of several: scan 0x"),
         (kinds.assign(subdural=2), "subdural must be 0 or 1"),
-        (kinds[["scan", "epidural"]], "no kind has enough scans"),
-        (kinds[["scan"]].assign(epidural=0), "no kind has enough scans"),
-        (kinds[:10], "no kind has enough scans"),
+        (kinds[["scan", "epidural"]], "no kind is told better than by its share"),
+        (kinds[["scan"]].assign(epidural=0), "no kind is told better than by its share"),
+        (kinds[:10], "no kind is told better than by its share"),
     ):
         given.to_csv(table, index=False)
         assert message in refused(capsys, *words(folder, table, tmp_path / "out"))

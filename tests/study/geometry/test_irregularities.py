@@ -89,15 +89,15 @@ def test_unlike_slices_beyond_leave_scans_incomplete(changes):
 @pytest.mark.parametrize(
     ("thickness", "up", "between"),
     [
-        (None, 2.6, 11),
-        (None, 2.4, 0),  # the same places
-        (8.0, 5.0, 0),  # nothing lies between slices so thick
+        (None, 1.9, 11),
+        (None, 1.7, 0),  # the same places
+        (8.0, 3.5, 0),  # nothing lies between slices so thick
     ],
 )
 def test_unlike_slices_between_leave_scans_incomplete(thickness, up, between):
     """Every second slice is another: the steps of those used are regular."""
-    kept = stack([10.0 * i for i in range(12)], thickness=thickness)
-    other = stack([10.0 * i + up for i in range(11)], thickness=thickness, rows=500)
+    kept = stack([7.0 * i for i in range(12)], thickness=thickness)
+    other = stack([7.0 * i + up for i in range(11)], thickness=thickness, rows=500)
     found = [entry for entry in ordered([*kept, *other]).entries if entry.code == Code.GAP]
     told = f"0 slices below this one, {between} between those used and 0 above {kept[-1].path} are not used"
     assert [(gap.file, gap.detail) for gap in found] == [(kept[0].path, told)] * bool(between)

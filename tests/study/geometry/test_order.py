@@ -87,10 +87,10 @@ def test_spacings_that_differ_by_rounding_are_one():
 
 def test_sagittal_slices_run_from_right_to_left():
     sagittal = (0.0, 1.0, 0.0, 0.0, 0.0, -1.0)  # rows along y, columns down z: the normal is x
-    places = [(x, -100.0, 80.0) for x in (30.0, -30.0, 0.0, 15.0, -15.0)]
+    places = [(x, -100.0, 80.0) for x in (14.0, -14.0, 0.0, 7.0, -7.0)]
     series = ordered(header(i, number=i, position=p, orientation=sagittal) for i, p in enumerate(places))
     assert [h.instance_number for h in series.headers] == [1, 4, 2, 3, 0]
-    assert series.positions == (-30, -15, 0, 15, 30)
+    assert series.positions == (-14, -7, 0, 7, 14)
     assert series.entries == ()
 
 

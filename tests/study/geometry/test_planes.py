@@ -41,10 +41,10 @@ def test_no_orientation_has_no_letters(orientation):
         ([0, 5, 10, 15, 25, 30, 35, 40], [15]),
         ([0, 5, 10, 15, 25, 35, 40, 45, 50], [15, 25]),
         ([0, 10, 15, 20, 25], [0]),
-        ([0, 5, 15], []),  # two steps do not say which one is regular
+        ([0, 3, 8], []),  # two steps do not say which one is regular
         ([0, 7, 14, 21, 25, 29, 33, 40, 44, 48, 52], [33]),  # slabs of 7 and 4 mm, the nearest counts
         ([0, 5, 10, 15, 22, 29, 36], []),  # slabs of 5 and 7 mm
-        ([0, 4, 8, 12, 21, 28, 35, 42], []),  # 9 mm is not 1.5 times the 7 mm beside it
+        ([0, 3, 6, 9, 16.5, 22, 27.5, 33], []),  # 7.5 mm is not 1.5 times the 5.5 mm beside it
         ([0, 4, 8, 12, 23, 30, 37, 44], [12]),
         ([0, 3, 6, 9, 12, 15, 18, 21, 25.5, 31.5, 37.5, 43.5], []),  # slabs of 3 and 6 mm
         ([0, 3, 6, 9, 12, 18, 21, 25.5, 31.5, 37.5, 43.5], [12]),  # one step is left behind what is lost
@@ -65,10 +65,12 @@ def test_gaps(positions, after):
         (range(0, 100, 10), 5.0, "9 steps of up to 10.00 mm between slices 5 mm thick"),
         ([*range(0, 50, 5), *range(50, 100, 10)], 5.0, "4 steps of up to 10.00 mm between slices 5 mm thick"),
         (range(0, 100, 7), 5.0, None),
-        (range(0, 100, 10), None, None),  # it may be their thickness
+        (range(0, 100, 10), None, "9 steps of up to 10.00 mm between slices of unknown thickness"),
+        (range(0, 100, 10), 10.0, None),
+        (range(0, 100, 7), None, None),  # it may be their thickness
     ],
 )
-def test_spaces_between_thin_slices(positions, thickness, detail):
+def test_spaces_between_slices(positions, thickness, detail):
     series = ordered(stack(positions, thickness=thickness))
     found = [entry.detail.partition(":")[0] for entry in series.entries if entry.code == Code.GAP]
     assert found == ([detail] if detail else [])
