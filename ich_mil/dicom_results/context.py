@@ -16,7 +16,7 @@ from statistics import fmean, median
 from pydicom.dataset import Dataset
 from pydicom.uid import CTImageStorage
 
-from ich_mil.dicom_results.patient import CARRIED, REQUIRED, patient_and_study
+from ich_mil.dicom_results.patient import CARRIED, REQUIRED, SEQUENCES, patient_and_study
 from ich_mil.dicom_results.values import derived_uid, paragraph, valid_or_empty, valid_uid
 from ich_mil.errors import DataError, DicomError
 from ich_mil.model.predictions import ScanPrediction
@@ -40,7 +40,7 @@ _THICKNESS_DIGITS = 3
 """Decimals of a thickness in mm: rounding to micrometres makes computed thicknesses of equal slices equal."""
 
 
-_KEYWORDS = ("SOPClassUID", *REQUIRED, *CARRIED, _FRAME_OF_REFERENCE, _LOSSY, *_LOSSY_MORE)
+_KEYWORDS = ("SOPClassUID", *REQUIRED, *CARRIED, *SEQUENCES, _FRAME_OF_REFERENCE, _LOSSY, *_LOSSY_MORE)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ AccessionNumber of more than 16 characters is invalid (SH, PS3.5 6.2): Filler Or
 Request (0040,2017), which identifies the same order in up to 64 characters (LO), then holds it.
 """
 
+from copy import deepcopy
+
 from pydicom.datadict import dictionary_VR
 from pydicom.dataset import Dataset
 
@@ -31,6 +33,12 @@ CARRIED = (
     "DeidentificationMethod",
 )
 """Optional elements, copied where they are present."""
+SEQUENCES = (
+    "OtherPatientIDsSequence",
+    "IssuerOfPatientIDQualifiersSequence",
+    "IssuerOfAccessionNumberSequence",
+)
+"""Optional sequences on the identity of patient and order, copied where they are present."""
 ORDER = "FillerOrderNumberImagingServiceRequest"
 _ENUMERATED = {"PatientSex": ("M", "F", "O"), "PatientIdentityRemoved": ("YES", "NO")}
 
@@ -45,12 +53,17 @@ def patient_and_study(first: Elements, study_uid: str, notes: list[str]) -> Data
         value = valid_or_empty(text, dictionary_VR(keyword))
         if text not in _ENUMERATED.get(keyword, (text,)):
             value = ""
+        if value and dictionary_VR(keyword) in ("LO", "SH"):  # archives tell "  12" and "12" apart
+            value = valid_or_empty(first.leading(keyword) + text, dictionary_VR(keyword)) or value
         if value or keyword in REQUIRED:
             setattr(elements, keyword, value)
         if not text and keyword in REQUIRED:
             absent.append(keyword)
-        elif value != text:
+        elif value.strip() != text:
             notes.append(f"{keyword} of the source images is not valid: empty here.")
+    for keyword in SEQUENCES:
+        if items := first.values.get(keyword):
+            setattr(elements, keyword, deepcopy(items))
     if absent:
         notes.append(f"The source images have no {', '.join(absent)}: empty here.")
     order = valid_or_empty(first.text("AccessionNumber"), "LO")

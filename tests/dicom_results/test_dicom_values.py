@@ -1,14 +1,15 @@
 """Derived UIDs, and values valid for their representation; patient and study of a result."""
 
-from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
 from pydicom.dataset import Dataset
+from pydicom.sequence import Sequence
 from pydicom.uid import UID
 
 from ich_mil.dicom_results.patient import patient_and_study
 from ich_mil.dicom_results.values import derived_uid, line, paragraph, valid_or_empty, valid_uid
+from ich_mil.study.files.elements import Elements
 
 
 def test_a_derived_uid_is_a_stable_uuid():
@@ -47,11 +48,11 @@ def test_texts_of_the_model_are_converted():
     assert paragraph("a\tb\nc\x02" + "z" * 9999 + " \n") == "a b\nc�" + "z" * 9999
 
 
-def patient(**values: str) -> tuple[Dataset, str]:
+def patient(**values: object) -> tuple[Dataset, str]:
     """Patient and study of an image with these values, and the notes."""
     notes: list[str] = []
-    first = SimpleNamespace(text=lambda keyword: values.get(keyword, ""))
-    return patient_and_study(first, "1.2.3", notes), "\n".join(notes)  # type: ignore[arg-type]
+    first = Elements("", "", values, -1, -1, 0, True)
+    return patient_and_study(first, "1.2.3", notes), "\n".join(notes)
 
 
 def test_valid_values_of_the_image_are_copied():
@@ -65,6 +66,16 @@ def test_valid_values_of_the_image_are_copied():
     assert {keyword: elements[keyword].value for keyword in values} == values
     assert not any(keyword in notes for keyword in values)
     assert "no StudyDate, StudyTime, AccessionNumber" in notes
+
+
+def test_identifiers_keep_their_leading_blanks_and_issuers():
+    issuer = Dataset()
+    issuer.UniversalEntityID = "1.2.840"
+    values = {"PatientID": "   1234", "IssuerOfPatientIDQualifiersSequence": Sequence([issuer])}
+    elements, notes = patient(**values)
+    assert elements.PatientID == "   1234"
+    assert elements.IssuerOfPatientIDQualifiersSequence[0] == issuer
+    assert "PatientID" not in notes
 
 
 def test_invalid_values_are_left_out_and_not_repeated():

@@ -133,6 +133,11 @@ class Elements:
                 text = text.encode("latin-1").decode()
         return text
 
+    def leading(self, keyword: str) -> str:
+        """Blanks before the value of a text element."""
+        value = self.values.get(keyword)
+        return value[: len(value) - len(value.lstrip(" "))] if isinstance(value, str) else ""
+
     def decimals(self, keyword: str, count: int) -> tuple[float, ...] | None:
         """Value of a numeric element as exactly `count` finite numbers, or None."""
         return _finite_numbers(self.values.get(keyword), count)
