@@ -130,7 +130,7 @@ class ScanResult:
             DataError: the page cannot be written, or the DICOM texts cannot be read.
         """
         texts = study_texts(self.study) if names else {}
-        rule = decision_rule(self.model.triage)
+        rule = decision_rule(self.model.triage, self.model.trained.provenance)
         page = study_page(
             self.prediction, self.model.trained.provenance, rule, self.study, self.maps, texts=texts
         )
@@ -149,7 +149,7 @@ class ScanResult:
     @property
     def results(self) -> Results:
         """Content of `predictions.json` for this study alone."""
-        rule = decision_rule(self.model.triage)
+        rule = decision_rule(self.model.triage, self.model.trained.provenance)
         return Results("new", self.model.trained.provenance, rule, (self.prediction,), ())
 
 
@@ -215,8 +215,13 @@ class Model:
         views = views.with_extras(extras)
         predictions, explained = self.trained.explain(views)
         inputs = (views.features, predictions, explained, 0, ScanFacts.of(study))
-        unlikeness = float(self.trained.unlikeness(views)[0])
-        prediction = scan_result(*inputs, triage=self.triage, learned=self.learned, unlikeness=unlikeness)
+        prediction = scan_result(
+            *inputs,
+            model=self.trained.provenance,
+            triage=self.triage,
+            learned=self.learned,
+            unlikeness=float(self.trained.unlikeness(views)[0]),
+        )
         if self.kinds is not None and prediction.decision != NEGATIVE:
             prediction = replace(prediction, kinds=self.kinds.predict(views))
         return ScanResult(prediction, study, self, views)

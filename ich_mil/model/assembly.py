@@ -70,9 +70,11 @@ def make_results(
             ledger, content = ledger_entries(lines.get(scan, [])), prepared.scans.content[scan]
             facts = ScanFacts(ledger, content, folders.get(scan, ""), prepared.slices(scan))
         arguments = (features, predictions, explained, b, facts)
-        scans.append(scan_result(*arguments, triage=triage, learned=learned, unlikeness=unlikeness[b]))
+        scans.append(
+            scan_result(*arguments, model=model, triage=triage, learned=learned, unlikeness=unlikeness[b])
+        )
     general = () if prepared is None else general_ledger(prepared)
-    return Results(set_name, model, decision_rule(triage), tuple(scans), general)
+    return Results(set_name, model, decision_rule(triage, model), tuple(scans), general)
 
 
 def general_ledger(prepared: PreparedSet) -> tuple[LedgerEntry, ...]:
@@ -107,10 +109,11 @@ class ScanFacts(NamedTuple):
         return cls(study.ledger, content_of(slices.content, least=1), study.folder, slices)
 
 
-def decision_rule(triage: Triage | None) -> str:
+def decision_rule(triage: Triage | None, model: Provenance) -> str:
     """The rule of decisions in words."""
     if triage is None:
-        return f"{BY_INTERVAL}; {WHOLE_ONLY}"
+        rare = f"; negative below {100 * model.cut:.2g} %, where {100 * THRESHOLD:.0f} % was before"
+        return f"{BY_INTERVAL}{rare if model.cut < THRESHOLD else ''}; {WHOLE_ONLY}"
     return f"{triage.guarantees} {WHOLE_ONLY.capitalize()}."
 
 
@@ -121,6 +124,7 @@ def scan_result(
     b: int,
     facts: ScanFacts,
     *,
+    model: Provenance,
     triage: Triage | None,
     learned: Collection[str],
     unlikeness: float,
@@ -140,7 +144,7 @@ def scan_result(
         probability=probability,
         std=std,
         interval_95=interval,
-        decision=whole_only(_decision(probability, interval, triage), ledger),
+        decision=whole_only(_decision(probability, interval, triage, model.cut), ledger),
         label=_label(features.labels[b]),
         runs=tuple(Run(run.first, run.last, _or_none(run.scan_without)) for run in explained.runs[b]),
         slices=tuple(_slices(features, predictions, explained, facts.slices, b)),
@@ -202,11 +206,11 @@ def _slices(
         )
 
 
-def _decision(probability: float, interval: Interval, triage: Triage | None) -> str:
+def _decision(probability: float, interval: Interval, triage: Triage | None, cut: float) -> str:
     if triage is not None:
         return str(triage.decide(np.array([probability]))[0])
     low, high = interval
-    return POSITIVE if low >= THRESHOLD else NEGATIVE if high < THRESHOLD else LOOK
+    return POSITIVE if low >= THRESHOLD else NEGATIVE if high < min(THRESHOLD, cut) else LOOK
 
 
 def _pixels(slices: pd.DataFrame) -> str:

@@ -150,11 +150,16 @@ class TrainedModel:
         provenance = self.provenance
         method = f"{provenance.calibration}; moved to a share of {share:.3g} positive scans"
         weights = digest(provenance.weights.encode(), repr(share).encode())
+        shares = [c.prevalence for c in calibrations if c and c.prevalence is not None]
+        cut, new, old = (p / (1 - p) for p in (provenance.cut, share, sum(shares) / len(shares)))
+        odds = cut * new / old
         return replace(
             self,
             members=members,
             calibration=joint,
-            provenance=replace(provenance, weights=weights, calibration=method, prevalence=share),
+            provenance=replace(
+                provenance, weights=weights, calibration=method, prevalence=share, cut=odds / (1 + odds)
+            ),
         )
 
     def check_input(self, *, pictures: bool) -> None:

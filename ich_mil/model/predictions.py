@@ -15,7 +15,7 @@ import pandas as pd
 
 from ich_mil.errors import DataError
 from ich_mil.files import write_csv, write_json
-from ich_mil.ledger import DECISIONS, NOTICE, Code, LedgerEntry, has_guarantee, ledger_entries
+from ich_mil.ledger import DECISIONS, NOTICE, THRESHOLD, Code, LedgerEntry, has_guarantee, ledger_entries
 from ich_mil.sets.extras import ExtraInstance
 from ich_mil.sets.labels import name_some
 from ich_mil.sets.scan_names import short_name
@@ -46,6 +46,8 @@ class Provenance:
         calibration: method of calibration of scan probabilities; empty if they are not calibrated.
         trained_on: training sets with their numbers of scans.
         prevalence: share of positive scans at which the probabilities hold; None: unknown.
+        cut: what a probability of `THRESHOLD` became by a stated prevalence. Below it and below `THRESHOLD` a
+            scan may be called negative: a rarer finding does not make a suspicious scan a negative one.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Provenance:
     calibration: str
     trained_on: str
     prevalence: float | None = None
+    cut: float = THRESHOLD
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ def predict_folder(
         result = model.predict(prepared_study(prepared, scan), extras=known)
         predicted.append(result.prediction)
         views.append(result.views)
-    rule, ledger = decision_rule(model.triage), general_ledger(prepared)
+    rule, ledger = decision_rule(model.triage, trained.provenance), general_ledger(prepared)
     results = Results("new", trained.provenance, rule, tuple(predicted), ledger)
     remove_shown(out)
     for path, features in zip(

@@ -236,6 +236,17 @@ def test_the_interval_decides_without_thresholds(low, high, decision):
     assert set(scan_table(found).decided_by) == {"interval"}
 
 
+@pytest.mark.parametrize(("high", "decision"), [(0.02, "negative"), (0.04, "look"), (0.3, "look")])
+def test_a_rarer_finding_makes_no_suspicious_scan_negative(high, decision):
+    features, predictions, explained, prepared = parts()
+    predictions.scan_low[:], predictions.scan_high[:] = 0.01, high
+    model = replace(MODEL, prevalence=0.05, cut=0.03)
+    found = made(features, predictions, explained, prepared, set_name="new", model=model)
+    assert {scan.decision for scan in found.scans} == {decision}
+    assert "negative below 3 %, where 50 % was before" in found.decided_by
+    assert set(scan_table(found).decided_by) == {"interval"}
+
+
 def test_thresholds_decide_by_the_probability_that_is_written():
     labels, p = np.repeat([0, 1], 50), np.repeat([0.1, 0.3], 50)
     triage = replace(fit_triage(labels, p, sensitivity=0.9, specificity=0.9), low=0.3, high=0.7)

@@ -76,6 +76,9 @@ def test_own_prevalence_and_return_change_nothing(model, features):
 def test_outputs_tell_the_shift(model):
     about = model.at_prevalence(0.05).provenance
     assert about.prevalence == 0.05
+    odds = 0.05 / 0.95 / (0.4 / 0.6)  # of what was 50 %
+    assert about.cut == pytest.approx(odds / (1 + odds))
+    assert model.at_prevalence(0.05).at_prevalence(0.4).provenance.cut == pytest.approx(0.5)
     assert about.calibration == "Platt scaling; moved to a share of 0.05 positive scans"
     assert about.weights not in (model.provenance.weights, model.at_prevalence(0.1).provenance.weights)
 
