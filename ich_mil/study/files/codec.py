@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from pydicom.encaps import encapsulate
 from pydicom.pixels import get_decoder
 from pydicom.pixels.utils import get_j2k_parameters
@@ -105,9 +105,12 @@ def decode(stream: bytes, header: SliceHeader) -> np.ndarray:
 def _check_size(stream: bytes, header: SliceHeader) -> int:
     """Compare the size of a stream other than RLE with the header; its number of bits per sample."""
     if header.pixels.syntax in JPEG2000TransferSyntaxes:
-        with Image.open(io.BytesIO(stream), formats=("JPEG2000",)) as image:  # reads the stream's header only
-            columns, rows = image.size
-            samples = len(image.getbands())
+        try:
+            with Image.open(io.BytesIO(stream), formats=("JPEG2000",)) as image:  # reads the header only
+                (columns, rows), samples = image.size, len(image.getbands())
+        except UnidentifiedImageError as error:
+            begin = stream[:4].hex(" ")
+            raise CodecError(f"its code stream is not JPEG 2000: it begins with {begin}") from error
         bits = get_j2k_parameters(stream).get("precision", 0)
     else:
         rows, columns, samples, bits = _jpeg_size(stream)

@@ -15,7 +15,7 @@ import numpy as np
 from ich_mil.ledger import Code
 from ich_mil.study.files.nifti import grid_of, open_nifti
 from ich_mil.study.files.refusal import refusal, refusal_of
-from ich_mil.study.pixels.hounsfield import has_air
+from ich_mil.study.pixels.hounsfield import HU_MIN, has_air
 from ich_mil.study.pixels.padding import AIR
 
 if TYPE_CHECKING:
@@ -51,8 +51,10 @@ def read_volume(path: Path) -> tuple[np.ndarray, tuple[tuple[Code, str], ...]]:
         hu[lost] = AIR
         picture[:] = np.rint(hu).clip(limits.min, limits.max)
     if not has_air(volume):
-        reason = f"its values run from {volume.min()} to {volume.max()} and none is air (-1024 to -500 HU)"
-        raise refusal(path, Code.NO_HU_SCALE, f"{reason}: they are not HU")
+        reason = f"its values run from {volume.min()} to {volume.max()} and none is air (-1024 to -500 HU): they are not HU"
+        if np.count_nonzero(volume <= HU_MIN) > volume.size / 4:
+            reason = f"its background is {volume.min()} throughout: air and scalp were removed, or it is not in HU"
+        raise refusal(path, Code.NO_HU_SCALE, reason)
     detail = f"{n_lost} voxels that are not numbers set to {AIR} HU"
     return volume, ((Code.PADDING, detail),) if n_lost else ()
 

@@ -71,6 +71,12 @@ def test_streams_unlike_their_header(syntax, samples):
         decoded(bytes(stream), syntax)
 
 
+def test_a_stream_of_another_syntax_is_named():
+    stream = code_stream(stored_values(), TWELVE_BIT, JPEGLSLossless)
+    with pytest.raises(CodecError, match="is not JPEG 2000: it begins with ff d8 ff f7"):
+        decoded(stream, JPEG2000Lossless)
+
+
 def test_jpeg_segment_beyond_the_stream():
     """GDCM would end the process."""
     stream = bytearray(code_stream(stored_values(), TWELVE_BIT, JPEGLosslessSV1))

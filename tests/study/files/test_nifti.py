@@ -52,6 +52,11 @@ def test_every_axis_order_gives_the_same_slices(codes, tmp_path):
         assert header.notes == ()
 
 
+def test_letters_of_a_name_say_nothing_on_the_series(tmp_path):
+    header, *_ = nifti_headers(save(tmp_path / "s.nii", image_of(SLICES)), "pat_007_M contrast")
+    assert header.description.split() == ["pat_007_", "contrast"]
+
+
 def test_frame_is_the_index_in_the_file(tmp_path):
     path = save(tmp_path / "scan.nii", image_of(SLICES, codes="LPI"))
     heights = [header.position[2] for header in nifti_headers(path, "scan")]

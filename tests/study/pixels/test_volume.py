@@ -67,6 +67,12 @@ def test_volumes_that_are_not_hu(change, tmp_path):
     assert refused.value.code == Code.NO_HU_SCALE
 
 
+def test_a_head_without_its_air_is_named(tmp_path):
+    path = save(tmp_path / "scan.nii", np.where(head() < -100, -1024, head()).astype(np.int16))
+    with pytest.raises(DicomError, match="its background is -1024 throughout: air and scalp were removed"):
+        read_volume(path)
+
+
 def test_rim_of_zero_around_a_resampled_head_is_air(tmp_path):
     hu = np.pad(head(), ((0, 0), (6, 6), (6, 6)))
     path = save(tmp_path / "scan.nii", hu)
