@@ -6,7 +6,8 @@ entries that depend on the model (`LEARNED_FROM`, `UNLIKE`) are in `predictions.
 no text of a DICOM file, which may name a patient.
 """
 
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from enum import StrEnum
@@ -21,7 +22,7 @@ THRESHOLD = 0.5
 
 NEGATIVE, LOOK, POSITIVE = "negative", "look", "positive"
 DECISIONS = (POSITIVE, LOOK, NEGATIVE)
-"""Decisions in the order in which scans are read; `look` leaves a scan to a radiologist."""
+"""Decisions; `look` leaves a scan to a radiologist."""
 MARK = {POSITIVE: "▲", LOOK: "◆", NEGATIVE: "○"}
 """A symbol for each decision, so that it does not rest on colour alone."""
 GUARANTEED = {
@@ -84,7 +85,7 @@ class Code(StrEnum):
     NOT_OPENED = "not-opened", "refused", "incomplete", "cannot be opened"
     NO_DECODER = "no-decoder", "refused", "incomplete", "compressed in an unknown way"
     OTHER_FOLDER = "other-folder", "refused", "problem", "in a folder that is not a study"
-    FLAT = "flat", "refused", "incomplete", "an image of one grey value"
+    FLAT = "flat", "refused", "incomplete", "a blank image"
     NOISE = "noise", "refused", "incomplete", "an image of noise"
     DUPLICATE = "duplicate", "refused", "problem", "a repeated slice"
     OTHER_SHAPE = "other-shape", "refused", "problem", "image size differs from its series"
@@ -158,6 +159,9 @@ INCOMPLETE = frozenset(code for code in Code if code.weight == "incomplete")
 PROBLEMS = frozenset(code for code in Code if code.weight != "routine")
 PASSING = frozenset({Code.NOT_OPENED, Code.NO_DECODER})
 """Temporary refusals; the next run tries these files again."""
+_MM = r"(\d+(?:\.\d+)?) mm"
+_STEPS = re.compile(rf"(?:frame \d+: )?(?:(\d+) steps of up to )?{_MM} between (?:slices {_MM} thick)?")
+"""Start of a detail of `GAP` with a length (`study.geometry.irregularities`)."""
 
 
 @dataclass(frozen=True)
@@ -187,23 +191,58 @@ def in_no_study(ledger: Iterable[LedgerEntry]) -> list[LedgerEntry]:
 
 def problems(ledger: Iterable[LedgerEntry]) -> list[str]:
     """Lines on the problems of the input, in the order of the codes."""
-    return [_line(code, count) for code, count in _counts(ledger) if code in PROBLEMS]
+    return [_line(code, entries) for code, entries in _by_code(ledger).items() if code in PROBLEMS]
 
 
 def routine(ledger: Iterable[LedgerEntry]) -> list[str]:
     """Lines on all other ledger entries, in the order of the codes."""
-    return [_line(code, count) for code, count in _counts(ledger) if code not in PROBLEMS]
+    return [_line(code, entries) for code, entries in _by_code(ledger).items() if code not in PROBLEMS]
 
 
-def _counts(ledger: Iterable[LedgerEntry]) -> list[tuple[Code, int]]:
-    counts = Counter(entry.code for entry in ledger)
-    return [(code, counts[code]) for code in Code if counts[code]]
+def reasons(ledger: Iterable[LedgerEntry]) -> list[str]:
+    """Reasons why a scan is never called negative, in words; empty for a complete scan."""
+    return [_text(code, entries) for code, entries in _by_code(ledger).items() if code in INCOMPLETE]
 
 
-def _line(code: Code, count: int) -> str:
-    kind = f"{code.kind.capitalize()}: " if code.kind in ("refused", "corrected") else ""
-    text = f"{kind}{code.text}" if kind else code.text[0].upper() + code.text[1:]
-    return text if count == 1 or code == Code.PART_OF_HEAD else f"{text} ({count} times)"
+def stated(ledger: Iterable[LedgerEntry]) -> list[LedgerEntry]:
+    """Entries without 'a repeated slice' of files whose image differs: `OTHER_PICTURE` is the true entry."""
+    entries = list(ledger)
+    differ = {entry.file for entry in entries if entry.code == Code.OTHER_PICTURE}
+    return [entry for entry in entries if entry.code != Code.DUPLICATE or entry.file not in differ]
+
+
+def gap_steps(ledger: Iterable[LedgerEntry]) -> list[tuple[int, float, float | None]]:
+    """Gaps of known length, each: number of steps, the longest in mm, and the slice thickness in mm.
+
+    The thickness is given where all steps are longer than the slices are thick, else None.
+    """
+    found = [_STEPS.match(entry.detail) for entry in ledger if entry.code == Code.GAP]
+    return [(int(m[1] or 1), float(m[2]), float(m[3]) if m[3] else None) for m in found if m]
+
+
+def _by_code(ledger: Iterable[LedgerEntry]) -> dict[Code, list[LedgerEntry]]:
+    """Entries in the order of the codes."""
+    found = defaultdict[Code, list[LedgerEntry]](list)
+    for entry in stated(ledger):
+        found[entry.code].append(entry)
+    return {code: found[code] for code in Code if code in found}
+
+
+def _text(code: Code, entries: list[LedgerEntry]) -> str:
+    """Wording of the entries of a code, with their number, the kind of the series or the size of the gaps."""
+    if code == Code.GAP and (steps := gap_steps(entries)):
+        count, longest = sum(n for n, _, _ in steps), round(max(mm for _, mm, _ in steps), 1)
+        return f"{code.text} ({f'{count} steps of up to' if count > 1 else 'a step of'} {longest:g} mm)"
+    kinds = {entry.detail.rpartition(") is ")[2] for entry in entries if ") is " in entry.detail}
+    text = f"{code.text} ({', '.join(sorted(kinds))})" if kinds and code == Code.SERIES_KIND else code.text
+    return text if len(entries) == 1 or code == Code.PART_OF_HEAD else f"{text} ({len(entries)} times)"
+
+
+def _line(code: Code, entries: list[LedgerEntry]) -> str:
+    text = _text(code, entries)
+    if code.kind in ("refused", "corrected"):
+        return f"{code.kind.capitalize()}: {text}"
+    return text[0].upper() + text[1:]
 
 
 class LedgerWriter:

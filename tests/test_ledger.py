@@ -27,7 +27,9 @@ from ich_mil.ledger import (
     in_no_study,
     incomplete,
     problems,
+    reasons,
     routine,
+    stated,
     whole_only,
 )
 
@@ -85,9 +87,37 @@ def test_lines_on_the_input(codes, problem, other):
 
 
 def test_lines_hold_no_text_of_a_file():
-    lines = problems(entries(*Code)) + routine(entries(*Code))
-    assert len(lines) == len(Code)
+    of_all = [
+        *entries(*Code),
+        LedgerEntry("s", "", Code.SERIES_KIND, "series 'DOE) is J' (1.2) is bone, not axial"),
+    ]
+    lines = problems(of_all) + routine(of_all)
+    assert len(lines) == len(Code) - 1  # one file has one of DUPLICATE and OTHER_PICTURE
+    assert "Not a plain axial head series (bone, not axial) (2 times)" in lines
     assert "DOE" not in " ".join(lines)
+
+
+def test_lines_say_how_much_of_a_scan_is_missing():
+    one = "40.00 mm between this slice and DOE/021.dcm, 5.00 mm is regular"
+    many = "17 steps of up to 10.00 mm between slices 5 mm thick: the anatomy between them is not seen"
+    for details, line in (
+        ([one], "Gap between slices (a step of 40 mm)"),
+        ([one, f"frame 3: {many}"], "Gap between slices (18 steps of up to 40 mm)"),
+        (["2 slices below this one and 0 above DOE are not used"], "Gap between slices"),
+    ):
+        ledger = [LedgerEntry("s", "f", Code.GAP, detail) for detail in details]
+        assert problems(ledger) == [line]
+        assert reasons(ledger) == [line[0].lower() + line[1:]]
+
+
+def test_a_file_with_another_image_is_no_repeated_slice():
+    both = [LedgerEntry("s", file, Code.DUPLICATE, "") for file in "ab"]
+    both.append(LedgerEntry("s", "b", Code.OTHER_PICTURE, ""))
+    assert stated(both) == [both[0], both[2]]
+    assert problems(both) == [
+        "Refused: a repeated slice",
+        "Two different images at one position, one of them used",
+    ]
 
 
 def test_an_incomplete_scan_is_never_negative():

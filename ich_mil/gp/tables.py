@@ -37,10 +37,10 @@ def check_aligned(*named: tuple[str, object], bags: np.ndarray | None = None) ->
         by_position = is_default(index) or is_default(other)
         if difference := _difference(index, other, by_position=by_position):
             unique = index.is_unique and other.is_unique
-            remedy = f"give {name}.loc[{reference}]" if unique else "number the rows by reset_index(drop=True)"
+            remedy = f"give {name}.loc[{reference}]" if unique else "number the rows by reset_index"
             raise DataError(
-                f"the index of {name} is not {reference}: {difference}; {remedy}, or arrays if rows correspond "
-                "by position"
+                f"the index of {name} is not {reference}: {difference}; {remedy}, or give arrays if rows "
+                "correspond by position"
             )
 
 

@@ -15,7 +15,16 @@ import pandas as pd
 
 from ich_mil.errors import DataError
 from ich_mil.files import write_csv, write_json
-from ich_mil.ledger import DECISIONS, NOTICE, THRESHOLD, Code, LedgerEntry, has_guarantee, ledger_entries
+from ich_mil.ledger import (
+    DECISIONS,
+    NOTICE,
+    POSITIVE,
+    THRESHOLD,
+    Code,
+    LedgerEntry,
+    has_guarantee,
+    ledger_entries,
+)
 from ich_mil.sets.extras import ExtraInstance
 from ich_mil.sets.labels import name_some
 from ich_mil.sets.scan_names import short_name
@@ -192,10 +201,8 @@ class Results:
 
 
 def worklist(results: Results) -> list[ScanPrediction]:
-    """The scans in reading order: by decision (positive, look, negative), then by decreasing probability."""
-    return sorted(
-        results.scans, key=lambda scan: (DECISIONS.index(scan.decision), -scan.probability, scan.scan)
-    )
+    """The scans in reading order: positive, then all others, each by decreasing probability."""
+    return sorted(results.scans, key=lambda scan: (scan.decision != POSITIVE, -scan.probability, scan.scan))
 
 
 def scan_table(results: Results) -> pd.DataFrame:

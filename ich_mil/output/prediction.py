@@ -11,7 +11,7 @@ from shlex import quote
 
 from ich_mil.errors import ConfigError
 from ich_mil.heads.extras import NO_EXTRAS, ExtraSources
-from ich_mil.ledger import Code, in_no_study, incomplete
+from ich_mil.ledger import Code, in_no_study, reasons
 from ich_mil.model.assembly import decision_rule, general_ledger, unlike_scans
 from ich_mil.model.maps import make_maps, write_maps
 from ich_mil.model.model import read_extras
@@ -100,8 +100,8 @@ def _print_results(results: Results, prepared: PreparedSet) -> None:
         low, high = scan.interval_95
         line = f"{scan.title}: probability {scan.probability:.3f} ± {scan.std:.3f}, "
         line += f"95 % {low:.3f} to {high:.3f}"
-        if reasons := incomplete(scan.ledger):
-            line = f"{line}; never called negative: {', '.join(code.text for code in reasons)}"
+        if why := reasons(scan.ledger):
+            line = f"{line}; never called negative: {', '.join(why)}"
         say(line)
     if len(results.scans) > 1 and (unlike := unlike_scans(results)):
         say(unlike)

@@ -40,6 +40,11 @@ def percent(probability: float) -> str:
     return f"{100 * probability:.0f}{_SPACE}%"
 
 
+def interval(ends: tuple[float, float]) -> str:
+    """Format an interval as '71 % to 95 %', or as '< 1 %' if both ends have the same wording."""
+    return " to ".join(dict.fromkeys(map(percent, ends)))
+
+
 def relative_link(address: str) -> str:
     """Percent-encode `address` as a path relative to the page. `ValueError` if it starts with a slash."""
     if PurePosixPath(address).is_absolute() or address.startswith("\\"):
@@ -91,7 +96,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_shown,
     )
-    environment.filters.update(percent=percent, relative=relative_link)
+    environment.filters.update(percent=percent, interval=interval, relative=relative_link)
     environment.globals.update(notice=NOTICE, threshold=THRESHOLD)
     return environment
 

@@ -54,10 +54,12 @@ class Shades:
         top: value of the last colour.
         clear: largest value that is transparent.
         full: smallest value of full opacity.
+        ticks: values named on the colour bar.
     """
 
     colours: LinearSegmentedColormap
     top: float
+    ticks: tuple[float, ...]
     clear: float = 0.0
     full: float = 1.0
 
@@ -67,19 +69,35 @@ class Shades:
 
 
 LOCATION = Shades(
-    LinearSegmentedColormap.from_list("location", ["#e8341c", "#ff9a00", "#ffe65c"]), 1.0, FAINT, FULL
+    LinearSegmentedColormap.from_list("location", ["#e8341c", "#ff9a00", "#ffe65c"]),
+    1.0,
+    (0, FAINT, FULL, 1),
+    FAINT,
+    FULL,
 )
 """Warm colours for the probability of a bleed at a location."""
-UNCERTAINTY = Shades(LinearSegmentedColormap.from_list("uncertainty", ["#2a5fd0", "#56b4e9", "#e2f6ff"]), 0.5)
+UNCERTAINTY = Shades(
+    LinearSegmentedColormap.from_list("uncertainty", ["#2a5fd0", "#56b4e9", "#e2f6ff"]),
+    0.5,
+    (0, 0.1, 0.2, 0.3, 0.4, 0.5),
+)
 """Cold colours for its standard deviation, at most 0.5, distinct from `LOCATION` for the colour-blind."""
 
 
 @dataclass(frozen=True)
 class Overlay:
-    """`data:` URIs of heatmaps by slice index, and of a colour bar from 0 to `top`, shown at full opacity."""
+    """Heatmaps as `data:` URIs.
+
+    Attributes:
+        pictures: heatmaps by slice index.
+        clear: indices of the slices whose heatmap is transparent everywhere.
+        shades: colours of the heatmaps.
+        key: colour bar from 0 to `shades.top`.
+    """
 
     pictures: dict[int, str]
-    top: float
+    clear: list[int]
+    shades: Shades
     key: str
 
 
@@ -114,8 +132,9 @@ def overlay(maps: ScanMaps, of: str, shape: tuple[int, int]) -> Overlay:
         int(index): _data_uri(_coloured(share, shades), "png")
         for index, share in zip(maps.slices, shares, strict=True)
     }
+    drawn = (shares > shades.clear).any((1, 2))
     ramp = np.repeat(np.linspace(0, 1, LEVELS)[None], 12, axis=0)
-    return Overlay(pictures, shades.top, _data_uri(_coloured(ramp, shades), "png"))
+    return Overlay(pictures, maps.slices[~drawn].tolist(), shades, _data_uri(_coloured(ramp, shades), "png"))
 
 
 def overview(hu: np.ndarray, box: HeadBox, spacing_mm: tuple[float, float, float]) -> dict[str, str]:

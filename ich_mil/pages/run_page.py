@@ -12,6 +12,7 @@ import pandas as pd
 
 from ich_mil.evaluate.metrics import SCAN
 from ich_mil.evaluate.result_table import format_value, table_blocks, table_notes
+from ich_mil.ledger import THRESHOLD
 from ich_mil.model.predictions import Provenance, ScanPrediction
 from ich_mil.pages.page import render
 from ich_mil.pages.plot import Plot, make_plot
@@ -120,9 +121,13 @@ class RunPage:
 
 
 def worst_errors(scans: Sequence[ScanPrediction]) -> list[ScanPrediction]:
-    """The `MOST_ERRORS` labelled scans whose probability is furthest from the label, the furthest first."""
-    labelled = [(abs(scan.label - scan.probability), scan) for scan in scans if scan.label is not None]
-    return [scan for _, scan in sorted(labelled, key=lambda pair: (-pair[0], pair[1].scan))[:MOST_ERRORS]]
+    """The `MOST_ERRORS` wrong calls at `THRESHOLD` whose probability is furthest from the label, first."""
+    wrong = [
+        (abs(scan.label - scan.probability), scan)
+        for scan in scans
+        if scan.label is not None and (scan.probability >= THRESHOLD) != scan.label
+    ]
+    return [scan for _, scan in sorted(wrong, key=lambda pair: (-pair[0], pair[1].scan))[:MOST_ERRORS]]
 
 
 def render_run(page: RunPage) -> str:

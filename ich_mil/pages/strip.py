@@ -7,11 +7,11 @@ slice at the left. An inline SVG is clickable, accessible to screen readers, and
 from collections.abc import Collection
 from typing import NamedTuple
 
-from ich_mil.ledger import THRESHOLD, Code
+from ich_mil.ledger import THRESHOLD, Code, gap_steps
 from ich_mil.model.predictions import ScanPrediction
-from ich_mil.pages.page import percent
+from ich_mil.pages.page import interval, percent
 from ich_mil.pages.words import numbers, span
-from ich_mil.study.geometry.planes import find_gaps, steps_of
+from ich_mil.study.geometry.planes import find_gaps, spaces_between, steps_of
 
 WIDTH = 1000.0
 LEFT, RIGHT = 58.0, 992.0
@@ -65,7 +65,7 @@ def make_strip(scan: ScanPrediction, mapped: Collection[int] = ()) -> Strip:
     for slice_ in scan.slices:
         low, high = slice_.interval_95
         text = f"Slice {slice_.slice + 1}: {percent(slice_.probability)}, "
-        text += f"95 % interval {percent(low)} to {percent(high)}"
+        text += f"95 % interval {interval(slice_.interval_95)}"
         ends = (height_of(slice_.probability), height_of(high), height_of(low))
         marks = (slice_.probability >= THRESHOLD, slice_.slice in mapped, slice_.label == 1)
         columns.append(_Column(slice_.slice, LEFT + slice_.slice * width, width, *ends, *marks, text))
@@ -95,11 +95,11 @@ def _gaps(scan: ScanPrediction) -> list[tuple[int, str]]:
     positions = [slice_.position_mm for slice_ in scan.slices if slice_.position_mm is not None]
     if all(entry.code != Code.GAP for entry in scan.ledger) or len(positions) < len(scan.slices):
         return []
-    steps = steps_of(positions)
-    return [
-        (i, f"{steps[i]:.1f} mm between slices {i + 1} and {i + 2}")
-        for i in sorted(find_gaps(positions, [None] * len(positions)))
-    ]
+    steps, gaps = steps_of(positions), {*find_gaps(positions, [None] * len(positions))}
+    if all(entry.code != Code.AVERAGED for entry in scan.ledger):
+        for _, _, thickness in gap_steps(scan.ledger):
+            gaps |= spaces_between(positions, [thickness] * len(positions))
+    return [(i, f"{steps[i]:.1f} mm between slices {i + 1} and {i + 2}") for i in sorted(gaps)]
 
 
 def _brackets(scan: ScanPrediction, width: float) -> list[_Bracket]:

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ich_mil.heads.counterfactual import slice_runs
-from ich_mil.ledger import MARK, Code, decision_words, problems, routine
+from ich_mil.ledger import MARK, Code, decision_words, problems, routine, stated
 from ich_mil.model.maps import ScanMaps
 from ich_mil.model.predictions import Provenance, ScanPrediction, SliceResult
 from ich_mil.pages.dicom_words import in_words, title_of
-from ich_mil.pages.page import embedded, percent, render
+from ich_mil.pages.page import embedded, interval, percent, render
 from ich_mil.pages.pictures import FAINT, WINDOWS, Overlay, overlay, overview, slice_pictures
 from ich_mil.pages.strip import make_strip
-from ich_mil.pages.words import drivers, extra_names, kinds, numbers, unlike
+from ich_mil.pages.words import drivers, extra_names, kinds, numbers, unlike, why_look
 from ich_mil.study.geometry.planes import Edges
 from ich_mil.study.head_box import HeadBox, head_box
 
@@ -79,7 +79,7 @@ def render_study(
     edges = edges or [None] * len(scan.slices)
     if not len(hu) == len(scan.slices) == len(edges):
         raise ValueError(f"{len(hu)} pictures and edges of {len(edges)} for {len(scan.slices)} slices")
-    pictures, box = slice_pictures(hu), head_box(hu)
+    pictures, box, codes = slice_pictures(hu), head_box(hu), {entry.code for entry in scan.ledger}
     planes = _overviews(scan, hu, box, spacing_mm)
     overlays = {} if maps is None else {of: overlay(maps, of, hu.shape[1:]) for of in OVERLAYS}
     mapped = [] if maps is None else maps.slices.tolist()
@@ -98,14 +98,18 @@ def render_study(
         run_link=run_link,
         neighbours=neighbours,
         planes=planes,
+        middle=_overview_sides(edges[len(edges) // 2]),
+        tilted=Code.TILTED in codes,
         result=decision_words(decided_by)[scan.decision],
         mark=MARK[scan.decision],
+        why=why_look(scan, decided_by),
         drivers=drivers(scan),
         problems=problems(scan.ledger),
         unlike=unlike(scan),
         extras=_extras(scan),
         kinds=kinds(scan),
         routine=routine(scan.ledger),
+        ledger=stated(scan.ledger),
         max_ledger=MAX_LEDGER,
         on_paper=PROBLEMS_ON_PAPER,
         strip=make_strip(scan, mapped),
@@ -113,6 +117,7 @@ def render_study(
         overlays={OVERLAYS[of]: heatmaps for of, heatmaps in overlays.items()},
         faint=FAINT,
         mapped=_ranges(mapped, len(scan.slices)),
+        turned=Code.FLIPPED in codes,
         sides=_sides(edges),
         top=[_top(slice_, pictures, overlays, edges) for slice_ in shown],
         start=max(likely[:TOP_SLICES], key=lambda slice_: slice_.probability).slice,
@@ -124,6 +129,8 @@ def render_study(
                 "pictures": pictures,
                 "edges": [of_slice and of_slice._asdict() for of_slice in edges],
                 "overlays": {OVERLAYS[of]: heatmaps.pictures for of, heatmaps in overlays.items()},
+                "clear": {OVERLAYS[of]: heatmaps.clear for of, heatmaps in overlays.items()},
+                "faint": f": no place reaches {percent(FAINT)}",
                 "slices": [_values(slice_) for slice_ in scan.slices],
                 "runs": [[run.first, run.last] for run in scan.runs],
                 "windows": WINDOWS,
@@ -164,12 +171,21 @@ def _overviews(
     return overview(hu, box, (step, *spacing_mm))
 
 
+def _overview_sides(edges: Edges | None) -> dict[str, dict[str, str]]:
+    """Sides of the patient at the left and right edges of the coronal and the sagittal overview."""
+    if edges is None:
+        return {"coronal": {}, "sagittal": {}}
+    return {
+        "coronal": {"left": edges.left, "right": edges.right},
+        "sagittal": {"left": edges.top, "right": edges.bottom},
+    }
+
+
 def _values(slice_: SliceResult) -> dict[str, str]:
-    low, high = slice_.interval_95
     return {
         "place": "" if slice_.position_mm is None else f"{slice_.position_mm:.1f} mm",
         "probability": percent(slice_.probability),
-        "interval": f"{percent(low)} to {percent(high)}",
+        "interval": interval(slice_.interval_95),
         "without": "–" if slice_.scan_without is None else percent(slice_.scan_without),
         "label": {0: "no bleed", 1: "bleed", None: "–"}[slice_.label],
         "corrections": ", ".join(Code(code).text for code in slice_.corrections) or "none",
@@ -188,6 +204,7 @@ def _top(
         "values": _values(slice_),
         "picture": pictures["brain"][slice_.slice],
         "location": overlays["mean"].pictures.get(slice_.slice) if overlays else None,
+        "empty": bool(overlays) and slice_.slice in overlays["mean"].clear,
     }
 
 

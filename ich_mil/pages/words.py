@@ -3,14 +3,33 @@
 Every number in them is in `predictions.json`.
 """
 
-from ich_mil.ledger import THRESHOLD
+from ich_mil.ledger import LOOK, THRESHOLD, has_guarantee, reasons
 from ich_mil.model.predictions import Run, ScanPrediction
-from ich_mil.pages.page import percent
+from ich_mil.pages.page import interval, percent
 
 MAX_RUNS = 4
 """Number of runs named in the summary; the strip shows all runs."""
 MAX_DRIVERS = 6
 """Number of slices, sentences and covariates named in the summary together."""
+KINDS = {
+    "edh": "epidural",
+    "iph": "intraparenchymal",
+    "ivh": "intraventricular",
+    "sah": "subarachnoid",
+    "sdh": "subdural",
+}
+"""Kinds of bleed by their abbreviations."""
+
+
+def why_look(scan: ScanPrediction, decided_by: str) -> str:
+    """Why the scan is left to a reader under the decision rule; '' for the other decisions."""
+    if scan.decision != LOOK:
+        return ""
+    low, high = scan.interval_95
+    sentences = [f"Never called negative: {', '.join(why)}."] if (why := reasons(scan.ledger)) else []
+    if not has_guarantee(decided_by) and low < THRESHOLD <= high:
+        sentences.append(f"The 95 % interval crosses {percent(THRESHOLD)}.")
+    return " ".join(sentences) or "The probability lies between the thresholds."
 
 
 def unlike(scan: ScanPrediction) -> str:
@@ -24,14 +43,16 @@ def unlike(scan: ScanPrediction) -> str:
 
 
 def kinds(scan: ScanPrediction) -> list[str]:
-    """Sentences on the kinds of bleed, the most probable first."""
+    """Sentences on the kinds of bleed, the most probable first, and on those of `KINDS` without a model."""
     ordered = sorted(scan.kinds, key=lambda kind: (-kind.probability, kind.name))
-    return [
-        f"{kind.name}: {percent(kind.probability)} (95 % interval {percent(kind.interval_95[0])} to "
-        f"{percent(kind.interval_95[1])}), mostly from {kind.source} ({percent(kind.share)} of the weight); "
+    names = [KINDS.get(kind.name.lower(), kind.name) for kind in ordered]
+    lines = [
+        f"{name}: {percent(kind.probability)} (95 % interval {interval(kind.interval_95)}); "
         f"held-out AUC {kind.auc:.2f}"
-        for kind in ordered
+        for name, kind in zip(names, ordered, strict=True)
     ]
+    unjudged = [name for name in KINDS.values() if name not in names]
+    return [*lines, f"Not judged: {', '.join(unjudged)}"] if 0 < len(unjudged) < len(KINDS) else lines
 
 
 def numbers(first: int, last: int) -> str:
@@ -95,6 +116,8 @@ def drivers(scan: ScanPrediction) -> list[str]:
         sentences.append(f"{len(scan.runs) - MAX_RUNS} more runs: see the chart of slices.")
     if not scan.runs:
         top = max(scan.slices, key=lambda slice_: slice_.probability)
+        if top.probability < 0.01:  # as all others, '< 1 %'
+            return [f"No slice reaches {percent(0.01)}."]
         highest = f"the highest is slice {top.slice + 1} at {percent(top.probability)}"
         sentences.append(f"No slice reaches {percent(THRESHOLD)}; {highest}.")
         known = [

@@ -1,4 +1,4 @@
-"""Worklist: all scans, sorted by decision and probability, as one HTML document.
+"""Worklist: all scans in reading order (`worklist`), as one HTML document.
 
 Studies without a prediction and files outside any known study are listed above the worklist, so that no input
 is dropped silently. DICOM texts such as the patient's name appear only where `texts` are given.
@@ -7,7 +7,17 @@ is dropped silently. DICOM texts such as the patient's name appear only where `t
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from ich_mil.ledger import MARK, Code, decision_words, in_no_study, problems, routine
+from ich_mil.ledger import (
+    LOOK,
+    MARK,
+    PROBLEMS,
+    Code,
+    decision_words,
+    in_no_study,
+    incomplete,
+    problems,
+    routine,
+)
 from ich_mil.model.predictions import Results, ScanPrediction, worklist
 from ich_mil.pages.dicom_words import in_words
 from ich_mil.pages.page import percent, render
@@ -16,6 +26,8 @@ from ich_mil.pages.words import by_drop, span
 
 TEXTS = ("Patient", "Patient ID", "Study", "Accession number")
 """Labels of the DICOM texts shown for each scan, in this order, where they are given."""
+FAULTS = PROBLEMS - {Code.LEARNED_FROM}
+"""Problems counted at the top: `LEARNED_FROM` is none of the input."""
 MAX_RUNS = 2
 """Number of runs named in a row; the study page shows all runs."""
 
@@ -71,11 +83,12 @@ def render_worklist(
                 "link": links.get(scan.scan, ""),
                 "runs": _runs(scan),
                 "problems": problems(scan.ledger),
+                "incomplete": scan.decision == LOOK and bool(incomplete(scan.ledger)),
                 "texts": [*filter(None, map(in_words(texts.get(scan.scan, {})).get, TEXTS))],
             }
             for scan in scans
         ],
-        flagged=sum(bool(problems(scan.ledger)) for scan in scans),
+        flagged=sum(any(line.code in FAULTS for line in scan.ledger) for scan in scans),
         labelled=any(scan.label is not None for scan in scans),
         missing=missing,
         files={line.scan: line.file for line in results.ledger if line.code == Code.SCAN_EMPTY},

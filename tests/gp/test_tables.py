@@ -201,7 +201,7 @@ def test_a_series_of_bags_follows_its_labels():
 
 def test_rows_that_were_joined_with_their_labels_twice():
     twice = pd.Series(0, index=[0, 1, 0, 1])
-    with pytest.raises(DataError, match=r"number the rows by reset_index\(drop=True\), or arrays"):
+    with pytest.raises(DataError, match="number the rows by reset_index, or give arrays"):
         check_aligned(("x", pd.Series(0, index=[0, 0, 1, 1])), ("y", twice))
 
 

@@ -134,6 +134,10 @@ def test_the_worklist_filters_its_rows(browser, pages):
     element(browser, "#search").send_keys(wanted[-5:])
     assert [row.find_element("css selector", "bdi").text for row in rows()] == [wanted]
     element(browser, "#search").clear()
+    element(browser, "#search").send_keys(str(last := worklist(results)[0].runs[0].last + 1))
+    assert rows()
+    assert all(re.search(rf"\b{last}\b", row.text) for row in rows())  # no digits of a UID
+    element(browser, "#search").clear()
     element(browser, "#search").send_keys("REPEATED refused")
     assert len(rows()) == sum(len(one.ledger) > 1 for one in results.scans) > 0
     element(browser, "#search").send_keys(" nowhere")

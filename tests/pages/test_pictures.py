@@ -85,7 +85,8 @@ def test_opacity_of_overlays():
     flat = np.ones((4, 4))
     located = [flat, 0.5 * flat, 0.25 * flat, 0.09 * flat, 0 * flat, -3 * flat, np.nan * flat]
     shown = pictures.overlay(maps(located), "mean", (64, 64))
-    assert shown.top == 1
+    assert shown.shades.top == 1
+    assert shown.clear == [7, 8, 9, 10]  # no place reaches 0.1
     assert list(shown.pictures) == list(range(4, 11))
     pixels = [np.asarray(opened(one).convert("RGBA"))[5, 5] for one in shown.pictures.values()]
     assert [int(one[3]) for one in pixels] == pytest.approx([255, 255, 255 / 2, 0, 0, 0, 0], abs=2)
@@ -104,7 +105,8 @@ def test_position_and_shape_of_overlays():
     assert 0 <= y < 32  # a cell of the square is 32 wide, and one row of cells is cut off above
     assert 96 <= x < 128
     other = pictures.overlay(maps(mean, np.float32(mean * 0.3)), "std", (256, 512))
-    assert other.top == 0.5
+    assert other.shades.top == 0.5
+    assert other.clear == []
     key = np.asarray(opened(other.key).convert("RGBA"))
     np.testing.assert_array_equal(key[0, :, 3], np.arange(256))
 

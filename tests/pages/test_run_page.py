@@ -83,7 +83,7 @@ def test_run_shows_the_numbers_it_was_given(run):
         "1,234",
         "43,210",
         "555",
-        "12\N{NO-BREAK SPACE}%",
+        "3\N{NO-BREAK SPACE}%",
         "localizer",
         "33",
         "30 scans (15 positive)",
@@ -107,13 +107,13 @@ def test_all_but_the_first_screen_is_folded(run):
     assert "open" not in Page(html).attributes
 
 
-def test_worst_errors_are_of_labelled_scans(run):
+def test_worst_errors_are_wrong_calls_on_labelled_scans(run):
     scans = run.sets[0].scans
-    assert [scan.scan for scan in worst_errors(scans)] == ["missed", "low", "high"]
-    many = [replace(SCAN, scan=f"{i:02}", probability=i / 100, label=0) for i in range(30)]
-    assert [scan.scan for scan in worst_errors(many)] == [f"{29 - i}" for i in range(MOST_ERRORS)]
-    html = render_run(run)
-    assert html.index(">missed<") < html.index(">low<")
+    assert [scan.scan for scan in worst_errors(scans)] == ["missed"]
+    many = [replace(SCAN, scan=f"{i:02}", probability=i / 100, label=0) for i in range(70)]
+    assert [scan.scan for scan in worst_errors(many)] == [f"{69 - i}" for i in range(MOST_ERRORS)]
+    assert len(worst_errors(many[:52])) == 2  # 50 and 51 %
+    assert "Worst errors" not in render_run(replace(run, sets=[replace(run.sets[0], scans=many[:50])]))
 
 
 def test_other_sets_are_named_with_their_auc(run):

@@ -58,7 +58,12 @@ def test_a_gap_is_drawn_where_it_is(scan):
     assert words == "30.0 mm between slices 10 and 11"
     assert make_strip(with_positions(scan, positions, Code.TILTED)).gaps == []  # thick slices that meet
     assert make_strip(with_positions(scan, [None, *positions[1:]], Code.GAP)).gaps == []
-    assert make_strip(with_positions(scan, [5.0 * i for i in range(20)], Code.GAP)).gaps == []  # at an end
+    even = with_positions(scan, [5.0 * i for i in range(20)], Code.GAP)
+    assert make_strip(even).gaps == []  # at an end
+    spaced = replace(even.ledger[0], detail="19 steps of up to 5.00 mm between slices 2.5 mm thick: not seen")
+    assert len(make_strip(replace(even, ledger=(spaced,))).gaps) == 19  # every other slice is missing
+    averaged = LedgerEntry("s", "", Code.AVERAGED, "")
+    assert make_strip(replace(even, ledger=(spaced, averaged))).gaps == []  # thicker than the files
 
 
 def test_names_of_runs_never_overlap(scan):

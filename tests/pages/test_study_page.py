@@ -56,19 +56,21 @@ def test_the_page_says_what_predictions_json_says():
         "Calibrated probability of intracranial hemorrhage",
         "Without slices 13–18 the scan's probability would be 21 %.",
         "Refused: a repeated slice",
-        "Not a plain axial head series",
+        "Not a plain axial head series (post-contrast)",
         "Refused: a localizer",
         "where the 95 % interval lies against 50 %, without a guarantee",
         "Label of the data set: hemorrhage",
         "Slice 13: 94 % (90 % to > 99 %)",
         "Heatmaps: slices 13–17 only",
         "reduced copies",
-        "in the orientation of the files",
+        "below with the likely location of a bleed), in the orientation of the files",
+        "All numbers are from predictions.json, which counts slices from 1",
         "isotonic regression",
         *(MODEL.name, MODEL.version, MODEL.weights, MODEL.config, MODEL.trained_on),
     ):
         assert expected in text, expected
-    assert "../report.html" in page.addresses
+    assert "distance along the normal of the slices, not SliceLocation" in text
+    assert 0 < html.index("../report.html") < html.index('class="result')  # a way back at the top
     assert 'cx="873.0"' in html  # the gauge
     assert 'x1="712.0" y1="24" x2="951.0"' in html
     assert html.count('class="hit"') == html.count('class="band"') == 20
@@ -109,6 +111,11 @@ def test_probabilities_are_those_of_predictions_json(tmp_path):
 @pytest.mark.parametrize("decision", [POSITIVE, LOOK, NEGATIVE])
 def test_the_result_is_the_decision_whatever_the_probability(decision, decided_by):
     text = page_of(replace(SCAN, decision=decision), decided_by=decided_by).text
+    assert ("Never called negative: not a plain axial head series (post-contrast)." in text) == (
+        decision == LOOK
+    )
+    (title,) = re.findall("Intracranial hemorrhage.*%", text)[:1]
+    assert title.count("Intracranial hemorrhage") == 1
     wordings = {*GUARANTEED.values(), *PLAIN.values()}
     assert [words for words in wordings if words in text] == [decision_words(decided_by)[decision]]
 
@@ -148,6 +155,16 @@ def test_overviews_are_shown_of_evenly_spaced_slices_only():
     assert planes_of(even, **spacing) == [
         f"Middle {name} section, brain window" for name in ("coronal", "sagittal")
     ]
+    for ledger, edges in (
+        ((LedgerEntry("s", "", Code.TILTED, ""),), [Edges("R", "L", "A", "P")] * 20),
+        ((), ()),
+    ):
+        tilted = replace(SCAN, ledger=ledger)
+        page = render_study(tilted, MODEL, BY_INTERVAL, HU, None, edges=edges, **spacing)
+        planes = page[page.index('class="plane"') : page.index('class="quiet by-finger"')]
+        marks = re.findall(r'class="edge" data-edge="(\w+)">(\w)', planes)
+        assert marks == [*zip(["left", "right"] * 2, "RLAP", strict=True)] * len(ledger)
+        assert planes.count("overview may be sheared") == len(ledger)
     assert planes_of([at + 0.4 * (i == 7) for i, at in enumerate(even)], **spacing)  # 8 % of a step
     assert not planes_of(even)  # the spacing of rows and columns is unknown
     assert not planes_of([at + 0.6 * (i == 7) for i, at in enumerate(even)], **spacing)
@@ -174,6 +191,24 @@ def test_top_pictures_and_first_slice_of_the_viewer():
     over = re.findall(r'<img class="over" src="([^"]+)"', html)
     assert over == [data["overlays"]["location"][str(n)] for n in (12, 13, 14, 15)]
     assert re.findall(r'id="slider"[^>]* value="(\d+)"', html) == ["16"]
+
+
+def test_slices_whose_heatmap_shows_nothing():
+    faint = MAPS.mean.copy()
+    faint[1:] *= 0.1 / faint[1:].max()
+    html = render_study(SCAN, MODEL, BY_INTERVAL, HU, replace(MAPS, mean=faint))
+    assert html.count("Location of a bleed: no place reaches") == 3
+    assert data_of(check_offline(html))["clear"] == {"location": [13, 14, 15, 16], "uncertainty": []}
+    assert html.count('<svg viewBox="-12 0') == 3  # the scale stands in print, too
+    nothing = page_of(maps=replace(MAPS, mean=0 * faint))
+    assert "with the likely location" not in nothing.text + "".join(nothing.alternatives)
+
+
+def test_turned_pictures_are_not_those_of_the_files():
+    turned = LedgerEntry("s", "", Code.FLIPPED, "")
+    text = page_of(replace(SCAN, ledger=(turned,))).text
+    assert "turned from the orientation of the files" in text
+    assert "in the orientation of the files" not in text
 
 
 def test_pictures_are_marked_with_sides():

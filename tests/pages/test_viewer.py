@@ -110,6 +110,12 @@ def test_sides_of_the_patient(browser):
 
 def test_slider_keys_and_strip_move_the_slice(browser):
     before = element(browser, SLICE).get_attribute("src")
+    for key in (Keys.END, Keys.PAGE_UP, Keys.HOME, Keys.PAGE_DOWN):  # of the page
+        press(browser, key)
+        assert now(browser) == 13
+    scrolled = "return new Promise((done) => setTimeout(() => done(scrollY), 500))"
+    assert browser.execute_script(scrolled) > 0
+    mouse(browser, "mouseMoved", (0.5, 0.5))
     for value, key, expected in (
         (N, Keys.ARROW_RIGHT, N),
         (1, Keys.ARROW_LEFT, 1),
@@ -175,8 +181,10 @@ def test_overlay_and_opacity_change_the_pixels(browser):
     assert text(browser, "#about-map") == "This slice has no heatmap."
     assert not element(browser, OVER).is_displayed()
     set_slider(browser, "#slider", 14)
-    assert text(browser, "#about-map") == ""
+    assert text(browser, "#about-map") == text(browser, f"{PANE} .about") == ""
     assert element(browser, OVER).is_displayed()
+    browser.execute_script("scan.clear.location = [13]; show()")
+    assert text(browser, f"{PANE} .about") == "location: no place reaches 10 %"
 
 
 def test_the_wheel_moves_the_slice(browser):

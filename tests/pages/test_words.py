@@ -3,8 +3,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ich_mil.model.predictions import Run
-from ich_mil.pages.words import MAX_DRIVERS, drivers, ranking, span
+from ich_mil.ledger import BY_INTERVAL, LOOK, Code, LedgerEntry
+from ich_mil.model.predictions import KindResult, Run
+from ich_mil.pages.page import interval
+from ich_mil.pages.words import MAX_DRIVERS, drivers, kinds, ranking, span, why_look
 from ich_mil.sets.extras import ExtraInstance
 from tests.results import scan_of
 
@@ -52,8 +54,41 @@ def test_without_a_run_the_highest_slice_is_told(scan):
     assert plain(drivers(pulled)) == [highest, "Without slice 1 the scan's probability would be 5 %."]
     alike = replace(calm, slices=tuple(replace(one, scan_without=0.3) for one in slices))
     assert plain(drivers(alike)) == [highest]  # none of them raises the probability
+    clear = replace(calm, slices=tuple(replace(one, probability=0.009) for one in slices), probability=0.02)
+    assert plain(drivers(clear)) == ["No slice reaches 1 %."]
     single = replace(calm, slices=(replace(slices[4], slice=0, scan_without=None),))
     assert plain(drivers(single)) == ["No slice reaches 50 %; the highest is slice 1 at 4 %."]
+
+
+def test_an_undecided_scan_has_its_reason(scan):
+    blank = (LedgerEntry("s", "f", Code.FLAT, ""),)
+    crosses = "The 95 % interval crosses 50 %."
+    for ledger, ends, rule, expected in (
+        (blank, (0.1, 0.2), BY_INTERVAL, "Never called negative: a blank image."),
+        (blank, (0.1, 0.6), BY_INTERVAL, f"Never called negative: a blank image. {crosses}"),
+        ((), (0.1, 0.6), BY_INTERVAL, crosses),
+        (blank, (0.1, 0.6), "thresholds", "Never called negative: a blank image."),
+        ((), (0.1, 0.6), "thresholds", "The probability lies between the thresholds."),
+    ):
+        undecided = replace(scan, decision=LOOK, ledger=ledger, interval_95=ends)
+        assert plain([why_look(undecided, rule)]) == [expected]
+    assert why_look(replace(scan, ledger=blank), BY_INTERVAL) == ""
+
+
+def test_kinds_have_names_and_the_rest_is_not_judged(scan):
+    some = [
+        KindResult(n, p, 0.1, (0.3, 0.9), "network 0", 0.51, 0.77) for n, p in (("iph", 0.5), ("EDH", 0.7))
+    ]
+    assert plain(kinds(replace(scan, kinds=tuple(some)))) == [
+        "epidural: 70 % (95 % interval 30 % to 90 %); held-out AUC 0.77",
+        "intraparenchymal: 50 % (95 % interval 30 % to 90 %); held-out AUC 0.77",
+        "Not judged: intraventricular, subarachnoid, subdural",
+    ]
+    assert len(kinds(replace(scan, kinds=(replace(some[0], name="fracture"),)))) == 1
+
+
+def test_an_interval_below_one_percent():
+    assert plain([interval((0.001, 0.002)), interval((0.001, 0.12))]) == ["< 1 %", "< 1 % to 12 %"]
 
 
 def test_ranking_of_slices_and_sentences(scan):

@@ -17,7 +17,7 @@ def said(page):
     return page.text.replace("\N{NO-BREAK SPACE}", " ")
 
 
-def test_scans_stand_by_decision_then_by_risk():
+def test_positive_scans_come_first_then_all_by_probability():
     some = [
         replace(RESULTS.scans[0], scan=name, decision=decision, probability=p)
         for name, decision, p in (
@@ -30,7 +30,7 @@ def test_scans_stand_by_decision_then_by_risk():
         )
     ]
     listed = worklist(replace(RESULTS, scans=tuple(some)))
-    assert [scan.scan for scan in listed] == ["d", "c", "e", "f", "b", "a"]
+    assert [scan.scan for scan in listed] == ["d", "c", "a", "e", "f", "b"]
 
 
 def test_every_scan_is_listed():
@@ -47,14 +47,18 @@ def test_every_scan_is_listed():
     assert "<b>2</b>with input problems" in html
     assert text.count("Refused: a repeated slice") == 2
     assert "PAT-0071" not in html
+    kept = sum(scan.decision == LOOK and len(scan.ledger) > 1 for scan in RESULTS.scans)
+    assert text.count("never called negative: see input") == kept > 0
     first = worklist(RESULTS)[0]
     assert text.index(first.scan) < text.index(worklist(RESULTS)[1].scan)
     runs = (Run(11, 16, 0.213), Run(3, 3, 0.5), Run(20, 21, 0.6))
-    one = replace(first, probability=0.873, interval_95=(0.712, 0.951), runs=runs)
+    learned = LedgerEntry(first.scan, "", Code.LEARNED_FROM, "")
+    one = replace(first, probability=0.873, interval_95=(0.712, 0.951), runs=runs, ledger=(learned,))
     page = check_offline(render_worklist(replace(RESULTS, scans=(one,), ledger=()), {}, title="One"))
     assert "a" not in page.tags  # no link to a page that does not exist
     text = said(page)
     assert "not analysed" not in text
+    assert "1scan 0with input problems" in " ".join(text.split())  # the patient of the model is none
     for expected in ("87 %", "71 % to 95 %", "slices 12–17 (21 %)", "slice 4 (50 %)", "1 more"):
         assert expected in text, expected
     assert "slices 21–22" not in text

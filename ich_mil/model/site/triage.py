@@ -147,7 +147,7 @@ def read_triage(thresholds: Path, *, weights: str) -> Triage:
 
 
 def apply_triage(folder: Path, thresholds: Path, out: Path) -> pd.DataFrame:
-    """Decide on predicted scans, and write them in reading order: positive, look, negative.
+    """Decide on predicted scans, and write them in reading order (`worklist`).
 
     A scan of which a part was not seen is never called negative; the column `incomplete` gives the reasons.
 

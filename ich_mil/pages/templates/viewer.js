@@ -67,10 +67,11 @@ function showMap(pane, name) {
   const map = name && scan.overlays[name][shown.slice];
   const over = pane.querySelector(".over");
   over.hidden = !map;
-  pane.querySelector(".about").textContent = shown.overlay === "both" ? name : "";
+  const clear = map && scan.clear[name].includes(shown.slice) ? scan.faint : "";
+  pane.querySelector(".about").textContent = shown.overlay === "both" || clear ? `${name}${clear}` : "";
   if (map) {
     over.src = map;
-    over.alt = `Heatmap of the ${name}`;
+    over.alt = `Heatmap of the ${name}${clear}`;
   } else over.removeAttribute("src");
   if (!maps.length) return;
   over.style.opacity = byId("opacity").value / 100;
@@ -159,10 +160,13 @@ const keys = {
   p: () => byId("to-previous")?.click(),
 };
 
+const pageKeys = ["Home", "End", "PageUp", "PageDown"]; // scroll the page unless the viewer is under the pointer or in use
+
 document.addEventListener("keydown", (event) => {
   const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+  const forPage = pageKeys.includes(key) && !byId("viewer").matches(":hover, :focus-within");
   const forSlider = event.target.id === "opacity" && key.length > 1; // the slider of the opacity keeps its arrows
-  if (!(key in keys) || forSlider || event.ctrlKey || event.altKey || event.metaKey) return;
+  if (!(key in keys) || forPage || forSlider || event.ctrlKey || event.altKey || event.metaKey) return;
   event.preventDefault();
   keys[key]();
 });

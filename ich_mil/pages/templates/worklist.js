@@ -1,5 +1,5 @@
 "use strict";
-// The filter of a worklist: rows of one result, or of all, that hold every word typed.
+// The filter of a worklist: rows of one result, or of all, that hold every word typed; a short number matches whole numbers.
 const rows = [...document.querySelectorAll("#rows tr")];
 const buttons = [...document.querySelectorAll("button[data-decision]")];
 const search = document.getElementById("search");
@@ -7,9 +7,10 @@ let decision = "";
 
 function filter() {
   const words = search.value.toLowerCase().split(/\s+/);
+  const found = (text, word) => (/^\d{1,3}$/.test(word) ? text.split(/\D+/).includes(word) : text.includes(word));
   for (const row of rows) {
     const text = row.textContent.toLowerCase();
-    const matches = words.every((word) => text.includes(word));
+    const matches = words.every((word) => found(text, word));
     row.hidden = !matches || (decision !== "" && row.dataset.decision !== decision);
   }
   for (const button of buttons) button.setAttribute("aria-pressed", button.dataset.decision === decision);

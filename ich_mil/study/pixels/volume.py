@@ -51,9 +51,10 @@ def read_volume(path: Path) -> tuple[np.ndarray, tuple[tuple[Code, str], ...]]:
         hu[lost] = AIR
         picture[:] = np.rint(hu).clip(limits.min, limits.max)
     if not has_air(volume):
-        reason = f"its values run from {volume.min()} to {volume.max()} and none is air (-1024 to -500 HU): they are not HU"
+        low, high = volume.min(), volume.max()
+        reason = f"its values run from {low} to {high} and none is air (-1024 to -500 HU): they are not HU"
         if np.count_nonzero(volume <= HU_MIN) > volume.size / 4:
-            reason = f"its background is {volume.min()} throughout: air and scalp were removed, or it is not in HU"
+            reason = f"its background is {low} throughout: air and scalp were removed, or it is not in HU"
         raise refusal(path, Code.NO_HU_SCALE, reason)
     detail = f"{n_lost} voxels that are not numbers set to {AIR} HU"
     return volume, ((Code.PADDING, detail),) if n_lost else ()
