@@ -15,16 +15,7 @@ import pandas as pd
 
 from ich_mil.errors import DataError
 from ich_mil.files import write_csv, write_json
-from ich_mil.ledger import (
-    DECISIONS,
-    NOTICE,
-    POSITIVE,
-    THRESHOLD,
-    Code,
-    LedgerEntry,
-    has_guarantee,
-    ledger_entries,
-)
+from ich_mil.ledger import DECISIONS, NOTICE, THRESHOLD, Code, LedgerEntry, has_guarantee, ledger_entries
 from ich_mil.sets.extras import ExtraInstance
 from ich_mil.sets.labels import name_some
 from ich_mil.sets.scan_names import short_name
@@ -55,8 +46,7 @@ class Provenance:
         calibration: method of calibration of scan probabilities; empty if they are not calibrated.
         trained_on: training sets with their numbers of scans.
         prevalence: share of positive scans at which the probabilities hold; None: unknown.
-        cut: what a probability of `THRESHOLD` became by a stated prevalence. Below it and below `THRESHOLD` a
-            scan may be called negative: a rarer finding does not make a suspicious scan a negative one.
+        cut: what a probability of `THRESHOLD` became by a stated prevalence; negative scans lie below both.
     """
 
     name: str
@@ -202,7 +192,9 @@ class Results:
 
 def worklist(results: Results) -> list[ScanPrediction]:
     """The scans in reading order: positive, then all others, each by decreasing probability."""
-    return sorted(results.scans, key=lambda scan: (scan.decision != POSITIVE, -scan.probability, scan.scan))
+    return sorted(
+        results.scans, key=lambda scan: (scan.decision != DECISIONS[0], -scan.probability, scan.scan)
+    )
 
 
 def scan_table(results: Results) -> pd.DataFrame:
