@@ -106,6 +106,6 @@ def record(kind: type[C], values: Mapping[str, Any], path: Path) -> C:
         ModelError: a field is missing, unknown, of another type, or refused by its dataclass.
     """
     try:
-        return build(kind, values, trained=True)
+        return build(kind, values)
     except ValueError as error:
         raise ModelError(f"{path}: cannot be read ({error}); train again") from error

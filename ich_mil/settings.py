@@ -8,7 +8,7 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -28,31 +28,6 @@ CONFIGS = Path(__file__).parent / "bundled" / "configs"
 SEEDS = 2**32
 """Upper bound of seeds, exclusive: the limit of scikit-learn."""
 IN_A_FILE = "settings stand in a file, such as those in configs/: --config FILE"
-
-REMOVED: dict[str, dict[str, Any]] = {
-    "RunConfig": {"thickness_mm": 5.0},
-    "SetSettings": {"networks": True},
-    "TrainingSettings": {
-        **{"bleeds": 0, "controls": 0, "warmup_steps": 0, "accumulate": 1, "fixed_epochs": False},
-    },
-    "CnnSettings": {"dropout": 0.3, "chunk_slices": 256, "locate": False},
-    "HeadSettings": {
-        **dict.fromkeys(("logistic_tail", "log_h", "update")),
-        **{"margin_c": 0.5, "margin_v": 0.5, "chains": 4, "burn_in": 500, "draws": 500, "outer": 5},
-        **{"log_z": 0, "patience": 10, "jitter": 1e-6, "calibration_folds": 5, "smooth_mm": 0.0},
-    },
-    "MultimodalSettings": {
-        **{"sweeps": 2000, "burn_in": 1000, "intercept_variance": 16.0, "slope_variance": 4.0},
-        **{"method": "hmc", "chains": 4, "draws": 500, "text_features": 10},
-    },
-    "Calibration": {"method": "platt", "knots": []},
-}
-"""Settings of earlier versions by class, each with the value that is now the only one."""
-OF_PREDICTION = {
-    ("RunConfig", "thickness_mm"),
-    *(("HeadSettings", "smooth_mm"), ("Calibration", "knots")),
-}
-"""Settings in `REMOVED` that change predictions of a finished model; the others affect training only."""
 
 
 def filled_path(name: str, text: str) -> Path:
@@ -145,61 +120,24 @@ def _default(field: "Field[Any]") -> str:
     return "" if field.default in (MISSING, None) else str(field.default)
 
 
-def build(kind: type[C], values: Any, *, trained: bool = False) -> C:
+def build(kind: type[C], values: Any) -> C:
     """Build a dataclass, and dataclasses within, from plain values; strict: no text becomes a number.
 
-    Settings of earlier versions (`REMOVED`) are dropped. In a configuration each must have its only
-    value; in the file of a `trained` model only those `OF_PREDICTION` must.
-
     Raises:
-        ValueError: an unknown, missing, removed or wrong field; one line that names it.
+        ValueError: an unknown, missing or wrong field; one line that names it.
     """
     from pydantic import TypeAdapter, ValidationError
 
     if not hasattr(kind, "__pydantic_config__"):  # a dataclass of the standard library
         setattr(kind, "__pydantic_config__", {"extra": "forbid"})  # noqa: B010
     try:
-        text = json.dumps(_current(kind, values, trained), default=str)  # JSON has lists for tuples
+        text = json.dumps(values, default=str)  # JSON has lists for tuples
         made: C = TypeAdapter(kind).validate_json(text, strict=True)
         return made
     except ValidationError as error:
         raise ValueError(_line(error, describe(kind))) from error
     except RecursionError:
         raise ValueError("is nested too deep") from None
-
-
-def _current(kind: type, values: Any, trained: bool, prefix: str = "") -> Any:
-    """Plain values of the dataclass `kind` without `REMOVED`; in a trained model, with the present names."""
-    if isinstance(values, list):
-        return [_current(kind, part, trained, prefix) for part in values]
-    if not isinstance(values, dict):
-        return values
-    kept = dict(values)
-    bases = [base.__name__ for base in kind.__mro__]
-    for name, only in (item for base in bases for item in REMOVED.get(base, {}).items()):
-        value = kept.pop(name, only)
-        if value != only and (not trained or (kind.__name__, name) in OF_PREDICTION):
-            raise ValueError(
-                f"{prefix}{name} was removed (CHANGELOG.md) and cannot be {value!r:.40}; leave it out"
-            )
-    if trained and "HeadSettings" in bases:
-        if "seed" in kept:
-            kept["random_state"] = kept.pop("seed")
-        if kept.get("calibration") in ("temperature", "isotonic"):
-            kept["calibration"] = "platt"
-    for name, hint in get_type_hints(kind).items():
-        for part in _dataclasses(hint):
-            if name in kept:
-                kept[name] = _current(part, kept[name], trained, f"{prefix}{name}.")
-    return kept
-
-
-def _dataclasses(hint: Any) -> Iterator[type]:
-    """Dataclasses in a type such as `list[SetSettings] | None`."""
-    if isinstance(hint, type) and is_dataclass(hint):
-        yield hint
-    for part in get_args(hint):
-        yield from _dataclasses(part)
 
 
 def _line(error: "ValidationError", known: Mapping[str, Setting]) -> str:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import Field
 
 from ich_mil.errors import ConfigError
-from ich_mil.settings import OF_PREDICTION, REMOVED, build, filled_path, help_lines, read_settings
+from ich_mil.settings import filled_path, help_lines, read_settings
 from ich_mil.yaml_files import load_yaml
 
 
@@ -46,13 +46,6 @@ class Outer:
     pair: tuple[float, float] = (1.0, 2.0)
     names: dict[str, str] = field(default_factory=dict)
     count: int = 0
-
-
-@pytest.fixture(autouse=True)
-def removed(monkeypatch):
-    """Two settings of earlier versions, one of which a prediction depends on."""
-    monkeypatch.setitem(REMOVED, "Inner", {"old": 0.0, "older": 1})
-    monkeypatch.setattr("ich_mil.settings.OF_PREDICTION", {*OF_PREDICTION, ("Inner", "old")})
 
 
 def read(tmp_path, text, *words):
@@ -104,8 +97,7 @@ def test_files_and_options_become_typed_settings(tmp_path):
         ("{out: a, inner: {beta: 7}}", (), "beta must not be 7, not at all"),
         ("{out: a, inner: [1]}", (), "inner: Input should be an object, got [1]"),
         ("{out: 5}", (), "out: Input should be a valid string, got 5"),
-        ("{out: a, inner: {old: 1.0}}", (), "inner.old was removed (CHANGELOG.md) and cannot be 1.0"),
-        ("{out: a, parts: [{old: 2}]}", (), "parts.old was removed"),
+        ("{out: a, inner: {old: 1.0}}", (), "inner.old is no setting"),
         ("{out: a, parts: []}", ("--parts.beta", "1"), "parts.beta is no setting"),
         ("{out: a, other: []}", ("--other.beta", "1"), "other has no settings by name"),
         ("", (), "holds no settings; write lines 'name: value'"),
@@ -138,15 +130,6 @@ def test_words_and_files_that_cannot_be_used(tmp_path):
     ):
         with pytest.raises(ConfigError, match=message):
             read_settings(Outer, words)
-
-
-def test_removed_settings_without_effect_are_dropped():
-    values = {"out": "a", "inner": {"old": 0.0, "older": 1}, "parts": [{"older": 1, "beta": 2.0}]}
-    assert build(Outer, values) == Outer(Path("a"), parts=[Inner(2.0)])
-    assert build(Outer, {"out": "a", "inner": {"older": 7}}, trained=True) == Outer(Path("a"))
-    for changed, trained in (({"older": 7}, False), ({"old": 1.0}, True)):
-        with pytest.raises(ValueError, match=r"^inner\.old.* was removed \(CHANGELOG\.md\)"):
-            build(Outer, {"out": "a", "inner": changed}, trained=trained)
 
 
 def test_help_lists_settings():

@@ -109,7 +109,7 @@ def read_run(folder: Path) -> dict[str, Any]:
             check_regular(folder / name)
     metadata = read_json(path, RUN_FORMAT)
     try:
-        return metadata | {"config": build(_RunFile, metadata, trained=True).config.as_dict()}
+        return metadata | {"config": build(_RunFile, metadata).config.as_dict()}
     except ValueError as error:
         raise ModelError(f"{path}: cannot be read ({error}); train again") from error
 

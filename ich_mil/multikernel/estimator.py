@@ -272,8 +272,6 @@ class MultiKernelGP(ClassifierMixin, BaseEstimator):
         """
         tensors, description = storage.read(Path(path), MODEL)
         parameters = description["parameters"] | {"device": "cpu", "kernels": kernels}
-        if "seed" in parameters:  # of an earlier version
-            parameters["random_state"] = parameters.pop("seed")
         model = cls(**parameters)
         model._S, model._f, model._theta = (tensors[name] for name in ("S", "f", "theta"))
         model.log_theta_ = tensors["log_theta"].numpy()

@@ -9,7 +9,6 @@ from scipy.optimize import minimize
 
 from ich_mil.gp.calibration import SLOPE_SPREAD, Calibration, platt, platt_loss, smoothed_targets
 from ich_mil.gp.fit_calibration import calibrating
-from ich_mil.settings import build
 
 
 def test_scan_and_slice_maps_by_hand():
@@ -139,14 +138,6 @@ def test_the_newton_loss_with_few_distant_scans(kind, n, positive, turned):
 def test_values_out_of_range_are_refused(name, value):
     with pytest.raises(ValueError, match=rf"Calibration\n{name}\n"):
         Calibration(**{name: value})
-
-
-@pytest.mark.parametrize("method", ["platt", "temperature"])
-def test_calibration_of_earlier_version(method):
-    stored = {"rule": "max", "method": method, "slope": 2.0, "intercept": 0.0, "knots": []}
-    assert build(Calibration, stored, trained=True) == Calibration(slope=2.0)
-    with pytest.raises(ValueError, match=r"^knots was removed"):  # isotonic regression
-        build(Calibration, stored | {"knots": [[0.1, 0.2], [0.9, 0.8]]}, trained=True)
 
 
 def test_prevalence_is_that_of_the_fitted_scans():

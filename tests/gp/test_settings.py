@@ -7,7 +7,7 @@ from dataclasses import asdict
 import pytest
 
 from ich_mil.gp.settings import HeadSettings
-from ich_mil.settings import REMOVED, build
+from ich_mil.settings import build
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,6 @@ def test_settings_are_written_to_json_and_read():
     settings = HeadSettings(density="gamma", beta=4, rule="top_20%")  # an int for a float
     stored = json.loads(json.dumps(asdict(settings)))
     assert HeadSettings(**stored) == settings
-    old = stored | REMOVED["HeadSettings"] | {"calibration": "isotonic", "seed": stored.pop("random_state")}
-    old.pop("random_state")
-    assert build(HeadSettings, old | {"margin_c": 2.0}, trained=True) == settings
-    with pytest.raises(ValueError, match="smooth_mm"):
-        build(HeadSettings, old | {"smooth_mm": 5.0}, trained=True)
+    assert build(HeadSettings, stored) == settings
+    with pytest.raises(ValueError, match="smooth_mm is no setting"):
+        build(HeadSettings, stored | {"smooth_mm": 5.0})

@@ -39,7 +39,7 @@ from ich_mil.evaluate.scores import check_scores, patient_keys
 from ich_mil.ledger import LOOK, NEGATIVE, POSITIVE
 from ich_mil.sets.labels import UNKNOWN
 
-FORMAT = "ich_mil.triage.1"
+FORMAT = "ich_mil.triage.2"
 
 FEWEST = 20
 """Minimum number of labelled calibration scans."""
@@ -154,9 +154,8 @@ class Triage:
         """Restore the result of `as_dict`; `DataError` if damaged or of another version."""
         if values.get("format") != FORMAT:
             raise DataError(f"not triage thresholds of this version ({FORMAT}); fit them again")
-        dropped = ("format", "next_positives", "next_negatives", "method")  # the last three of older versions
         try:
-            return cls(**{name: value for name, value in values.items() if name not in dropped})
+            return cls(**{name: value for name, value in values.items() if name != "format"})
         except (TypeError, ValueError) as error:
             raise DataError(f"triage thresholds are damaged ({error}); fit them again") from error
 

@@ -168,7 +168,6 @@ def test_json_and_back():
     triage = fit_triage(*scored(np.random.default_rng(11)), sensitivity=0.9)
     values = json.loads(json.dumps(triage.as_dict()))
     assert Triage.from_dict(values) == triage
-    assert Triage.from_dict(values | {"next_positives": None, "next_negatives": None}) == triage  # until 0.1
 
 
 @pytest.mark.parametrize(
