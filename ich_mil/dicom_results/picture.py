@@ -84,7 +84,7 @@ def summary_picture(
         picture = _coloured(pictures[cell], _map_of(maps, i), LOCATION)
         _show(figure, picture, corner, 228, title, edges[i])
     _say(figure, 0.044, f"{NOTICE} The original images are unchanged: look at the full study.", 11)
-    warm = "" if maps is None else "Warm colours: likely location of a bleed. "
+    warm = "" if maps is None else f"Colours: likely location of a bleed, {_scale(LOCATION)}. "
     footer = f"{warm}Slices count from below. {model.name}, version {model.version}, weights {model.weights}"
     _say(figure, 0.024, footer, 8, colour=_GREY)
     _say(figure, 0.009, f"Trained on {model.trained_on}", 8, colour=_GREY)
@@ -105,8 +105,8 @@ def slice_picture(
     at = int(np.searchsorted(maps.slices, index))
     panels = (
         ("the slice", _coloured(picture, None, LOCATION)),
-        ("likely location of a bleed", _coloured(picture, maps.mean[at], LOCATION)),
-        ("its uncertainty", _coloured(picture, maps.std[at], UNCERTAINTY)),
+        (f"likely location of a bleed, {_scale(LOCATION)}", _coloured(picture, maps.mean[at], LOCATION)),
+        (f"its uncertainty, {_scale(UNCERTAINTY)}", _coloured(picture, maps.std[at], UNCERTAINTY)),
     )
     for i, (title, panel) in enumerate(panels):
         _show(figure, panel, (10 + 398 * i, 30), 384, title, edges)
@@ -181,6 +181,11 @@ def _coloured(grey: np.ndarray, values: np.ndarray | None, shades: Shades) -> np
     strength = np.clip(np.nan_to_num(values) / shades.top, 0, 1)
     share = _OPACITY * shades.opacity(strength)[..., None]
     return (1 - share) * picture + share * shades.colours(strength)[..., :3]
+
+
+def _scale(shades: Shades) -> str:
+    """Values of the first and of the last colour in words."""
+    return f"{100 * shades.clear * shades.top:g} to {100 * shades.top:g} %"
 
 
 def _show(
