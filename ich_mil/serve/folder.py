@@ -1,7 +1,7 @@
 """Source of studies: a folder that any program writes to; files are grouped by StudyInstanceUID.
 
-A file whose study cannot be read may be a lost slice. It counts for each study with files in its folder; where
-there is none, for the only study in the nearest folder above, as in `HeaderIndex.refused`. A file that counts
+A file whose study cannot be read may be a lost slice. It counts for each study with files in its folder; if
+there is none, for the only study of the nearest folder above, as in `HeaderIndex.refused`. A file that counts
 for no study is in `OUT/ledger.csv`.
 """
 

@@ -123,15 +123,14 @@ class Worker:
 
     def _finish(self, study: Study, home: Path) -> None:
         """Judge a study if its files are new, and deliver its results if they are not delivered yet."""
-        file, work, state = home / "state.json", home / ".work", _State()
-        if file.exists():
-            try:
-                state = _State(**json.loads(file.read_bytes()))
-                [*state.sent, state.digest]  # texts
-            except (ValueError, TypeError, AttributeError):
-                LOG.warning("%s: its state.json is damaged; the study is repeated", study.key)
-                state = _State()
-        if state.status == "judged" and not (home / state.digest).is_dir():
+        file, work = home / "state.json", home / ".work"
+        try:
+            state = _State(**json.loads(file.read_bytes())) if file.exists() else _State()
+            is_there = (home / state.digest).is_dir()
+        except (ValueError, TypeError, AttributeError):
+            LOG.warning("%s: its state.json is damaged; the study is repeated", study.key)
+            state, is_there = _State(), False
+        if state.status == "judged" and not is_there:
             state.status = ""
         if not state.status or state.signature != study.signature:
             shutil.rmtree(work, ignore_errors=True)  # of a killed worker
