@@ -20,7 +20,7 @@ from ich_mil.files import digest, whole_file
 from ich_mil.ledger import INCOMPLETE, Code, LedgerEntry, LedgerWriter
 from ich_mil.serve.worker import LOG, Study
 from ich_mil.sets.layouts.collection import every_file
-from ich_mil.sets.preparation.file_headers import may_be_slice, shape_of
+from ich_mil.sets.preparation.file_headers import Shape, may_be_slice, shape_of
 from ich_mil.sets.scan_names import folder_of
 from ich_mil.study.files.elements import read_elements
 from ich_mil.study.files.header import read_headers
@@ -111,7 +111,7 @@ class FolderSource:
         owners = _owners(self._studies)
 
         @cache
-        def shapes(folder: str) -> set[object]:
+        def shapes(folder: str) -> set[Shape]:
             paths = [path for key in owners(folder) for path in self._studies[key]]
             return {shape_of(path.rpartition("/")[2]) for path in paths}
 
@@ -134,7 +134,7 @@ class FolderSource:
             with whole_file(self._ledger) as temporary, LedgerWriter(temporary) as ledger:
                 ledger.write(strays)
             if strays:
-                LOG.warning("%d files belong to no study, see ledger.csv", len(strays))
+                LOG.warning("files of no study: %d, see ledger.csv", len(strays))
             self._strays = strays
 
 

@@ -2,6 +2,7 @@
 
     OUT/<key>/state.json   state of a study; the key is a digest of its StudyInstanceUID
     OUT/<key>/<digest>/    results for the files with that digest: page, dicom/, predictions, ledger
+    OUT/ledger.csv         files of no study (`FolderSource`); OUT/orthanc.json: place in the feed (`Orthanc`)
 
 A result folder is renamed into place when it is complete, and each step is recorded after it is done. A
 killed worker repeats at most its last step; the UIDs of DICOM results are a function of their content. A lock

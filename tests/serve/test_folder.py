@@ -167,7 +167,7 @@ def test_file_of_no_study_is_logged_once(tmp_path, caplog):
     source = FolderSource(tmp_path / "in", tmp_path / "out", 0)
     for _ in range(3):
         source.waiting()
-    assert caplog.messages == ["1 files belong to no study, see ledger.csv"]
+    assert caplog.messages == ["files of no study: 1, see ledger.csv"]
     (tmp_path / "in" / "Secret^Name").unlink()
     source.waiting()
     assert len(caplog.messages) == 1
