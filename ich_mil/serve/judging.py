@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -43,7 +44,8 @@ def judge(
     read_site_phrases(contrast_words)  # errors in the file are raised before the first study
     loaded = load_model(model, triage=triage)
     if study is not None:
-        result = loaded.predict(read_study(study, contrast_words=contrast_words))
+        read = read_study(study, contrast_words=contrast_words)
+        result = loaded.predict(replace(read, folder=""))  # pages do not show what senders call a folder
         write_results(result.results, out)
         result.save_page(out / "index.html")
         result.save_dicom(out / "dicom", replaced=replaced)

@@ -1,7 +1,7 @@
 """Source of studies: an Orthanc server (Orthanc Book, "REST API of Orthanc" and "DICOMweb plugin").
 
 The change feed names the studies. The number of the change before the first unfinished one is stored, so that
-a restarted worker misses none.
+a restarted worker misses none; with it the first and the last change, by which a new database is noticed.
 """
 
 import base64
@@ -47,18 +47,21 @@ class Orthanc:
                 "--orthanc must be http(s)://HOST[:PORT][/PATH], with the login in --login FILE"
             )
         self._url, self._login, self._file = url.rstrip("/"), login, out / "orthanc.json"
-        self._targets = [f"/modalities/{quote(send, safe='')}/store"] if send else []
-        self._targets += [f"/dicom-web/servers/{quote(stow, safe='')}/stow"] if stow else []
+        targets = [("--send", "/modalities", send, "store"), ("--stow", "/dicom-web/servers", stow, "stow")]
+        self._targets = [(*words, name, end) for *words, name, end in targets if name]
+        self._are_checked = False
         self._pending: dict[str, int] = {}  # study: number of its first unfinished change
-        self._since: int = json.loads(self._file.read_bytes())["since"] if self._file.exists() else 0
-        self._written = self._since
+        self._since, self._known = _read_progress(self._file)
+        self._written = (self._since, self._known)
 
     def waiting(self) -> list[str]:
         """Read a page of the change feed; the Orthanc IDs of the studies with unfinished changes."""
+        if not self._are_checked:
+            self.check_targets()
         page = self._ask(f"/changes?since={self._since}&limit={PAGE}")
-        if page["Last"] < self._since:
-            LOG.warning("Orthanc has fewer changes than before: it is a new one, and is read from the start")
-            self._since, self._pending = 0, {}
+        if not (self._is_same() if self._known else page["Last"] >= self._since):
+            LOG.warning("Orthanc has a new database, or its studies were deleted: it is read from the start")
+            self._since, self._pending, self._known = 0, {}, []
             return []
         for change in page["Changes"]:
             if change["ChangeType"] == "StableStudy":
@@ -66,6 +69,8 @@ class Orthanc:
             # of a study that is not stable when Orthanc is killed, this is the only sign
             elif change["ChangeType"] == "NewSeries" and (study := self._find(f"{change['Path']}/study")):
                 self._pending.setdefault(study["ID"], change["Seq"])
+        if page["Changes"] or not self._known:
+            self._known = self._ask("/changes?since=0&limit=1")["Changes"] + page["Changes"][-1:]
         self._since = page["Last"]
         self._store()
         return list(self._pending)
@@ -81,8 +86,8 @@ class Orthanc:
         instances = [row for row in self._ask(f"/studies/{name}/instances") if row["ParentSeries"] in inputs]
 
         def fetch(folder: Path) -> None:
-            for number, instance in enumerate(instances):
-                (folder / f"{number:05}.dcm").write_bytes(self._call(f"/instances/{instance['ID']}/file"))
+            for instance in instances:
+                (folder / instance["ID"]).write_bytes(self._call(f"/instances/{instance['ID']}/file"))
 
         uid = metadata["MainDicomTags"].get("StudyInstanceUID", name)
         lines = sorted(f"{instance['ID']} {instance['FileUuid']}" for instance in instances)
@@ -96,16 +101,38 @@ class Orthanc:
     def deliver(self, results: Sequence[Path]) -> None:
         """Store DICOM files in Orthanc, where a repeated one does no harm, and let it forward them."""
         ids = [self._ask("/instances", path.read_bytes())["ID"] for path in results]
-        for target in self._targets:
+        for _, path, name, end in self._targets:
             body = json.dumps({"Resources": ids, "Synchronous": True})
-            self._call(target, body.encode(), seconds=FORWARD_SECONDS)
+            self._call(f"{path}/{quote(name, safe='')}/{end}", body.encode(), seconds=FORWARD_SECONDS)
+
+    def check_targets(self) -> None:
+        """Require the modality `send` and the server `stow`. `ConfigError`: Orthanc knows no such name."""
+        for option, path, name, _ in self._targets:
+            try:
+                known = self._find(path) or []  # None without the DICOMweb plugin
+            except HTTPError as error:
+                if error.code == 403:  # the worker may send, but not ask
+                    continue
+                raise
+            if name not in known:
+                names = ", ".join(sorted(known)) or "none"
+                raise ConfigError(f"{option} {name}: is no name in {path} of Orthanc; known: {names}")
+        self._are_checked = True
+
+    def _is_same(self) -> bool:
+        """Whether Orthanc has a known change. Deleting a study deletes its changes; numbers are used once."""
+        for known in reversed(self._known):
+            found = self._ask(f"/changes?since={known['Seq'] - 1}&limit=1")["Changes"]
+            if found and found[0]["Seq"] == known["Seq"]:
+                return found[0] == known
+        return False
 
     def _store(self) -> None:
         """Store the number before the first unfinished change. Of two workers any number is right."""
         finished = min(self._pending.values(), default=self._since + 1) - 1
-        if finished != self._written:
-            write_json(self._file, {"since": finished})
-            self._written = finished
+        if (finished, self._known) != self._written:
+            write_json(self._file, {"since": finished, "known": self._known})
+            self._written = (finished, self._known)
 
     def _find(self, path: str) -> Any | None:
         """The answer to a GET request; None if there is no such resource."""
@@ -133,6 +160,22 @@ class Orthanc:
             raise
         except HTTPException as error:
             raise ConnectionError("an answer of Orthanc was cut") from error
+
+
+def _read_progress(file: Path) -> tuple[int, list[dict[str, Any]]]:
+    """Number of the last finished change and known changes. `ConfigError`: the file cannot be used."""
+    if not file.exists():
+        return 0, []
+    try:
+        content = json.loads(file.read_bytes())
+        since, known = content["since"], content.get("known", [])
+        if not isinstance(since, int) or since < 0:
+            raise TypeError("since is no whole number")
+        [change["Seq"] - 1 for change in known]
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        remedy = 'write {"since": N} into it, or delete it to read Orthanc from the start'
+        raise ConfigError(f"{file}: cannot be used ({error}); {remedy}") from error
+    return since, known
 
 
 def _is_input(series: dict[str, Any]) -> bool:

@@ -4,6 +4,7 @@ import logging
 import signal
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -33,9 +34,11 @@ def serve(
     metrics_port: int | None,
 ) -> None:
     """Judge the studies of a folder or of Orthanc. `IchMilError`: an option or the model cannot be used."""
-    source: Source = FolderSource(folder or Path(), silence)
+    source: Source = FolderSource(folder or Path(), out, silence)
     if orthanc is not None:
         source = Orthanc(orthanc, out, login=read_login(login), send=send, stow=stow)
+        with suppress(OSError):  # Orthanc may start later: `Orthanc.waiting` checks them too
+            source.check_targets()
     judge_study = partial(judge, model=model, triage=triage, contrast_words=contrast_words)
     worker = Worker(source, out, judge_study, seconds=seconds)
     if metrics_port is not None:

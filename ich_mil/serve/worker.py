@@ -2,6 +2,7 @@
 
     OUT/<key>/state.json   state of a study; the key is a digest of its StudyInstanceUID
     OUT/<key>/<digest>/    results for the files with that digest: page, dicom/, predictions, ledger
+    OUT/ledger.csv         files of no study (`FolderSource`); OUT/orthanc.json: place in the feed (`Orthanc`)
 
 A result folder is renamed into place when it is complete, and each step is recorded after it is done. A
 killed worker repeats at most its last step; the UIDs of DICOM results are a function of their content. A lock
@@ -17,6 +18,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,7 +41,7 @@ class Study(NamedTuple):
 
     key: str  # digest of its UID
     signature: str  # digest that changes with each new or changed file
-    fetch: Callable[[Path], None]  # copies its files into a folder
+    fetch: Callable[[Path], None]  # copies its files into a folder, or links them
 
 
 class Source(Protocol):
@@ -123,8 +125,13 @@ class Worker:
     def _finish(self, study: Study, home: Path) -> None:
         """Judge a study if its files are new, and deliver its results if they are not delivered yet."""
         file, work = home / "state.json", home / ".work"
-        state = _State(**json.loads(file.read_bytes())) if file.exists() else _State()
-        if state.status == "judged" and not (home / state.digest).is_dir():
+        try:
+            state = _State(**json.loads(file.read_bytes())) if file.exists() else _State()
+            is_there = (home / state.digest).is_dir()
+        except (ValueError, TypeError, AttributeError):
+            LOG.warning("%s: its state.json is damaged; the study is repeated", study.key)
+            state, is_there = _State(), False
+        if state.status == "judged" and not is_there:
             state.status = ""
         if not state.status or state.signature != study.signature:
             shutil.rmtree(work, ignore_errors=True)  # of a killed worker
@@ -148,10 +155,12 @@ class Worker:
         files, out = work / "study", work / "out"
         files.mkdir(parents=True)
         study.fetch(files)
-        contents = sorted({hashlib.sha256(path.read_bytes()).hexdigest() for path in files.iterdir()})
+        contents = sorted({_sha256(path) for path in files.rglob("*") if path.is_symlink() or path.is_file()})
         state.signature = study.signature
         if state.status and set(contents) <= set(state.contents):
-            return  # only some files are gone
+            if contents and state.status == "done" and (home / state.digest).is_dir():
+                state.status = "judged"  # it was sent again, perhaps after it was deleted with its results
+            return  # otherwise, only some files are gone
         if state.status == "judged" and state.digest not in state.sent:
             shutil.rmtree(home / state.digest)
         state.contents, state.status = contents, "judged"
@@ -166,7 +175,10 @@ class Worker:
             state.reason, self.counts["last_success_seconds"] = "", int(time.time())
             LOG.info("%s: judged", study.key)
         except (DataError, ProcessError) as error:
-            state.status, state.reason = "failed", str(error).replace(f"{out}/", "")
+            state.status = "failed"
+            state.reason = (
+                str(error).replace(f"{out}/", "").replace(f"{files}/", "").removeprefix(f"{files}: ")
+            )
             LOG.warning("%s: failed, see its state.json", study.key)
         self.counts[f"studies_{state.status}"] += 1
 
@@ -183,3 +195,12 @@ class Worker:
             if not any(out.rglob("*.dcm")):
                 raise DataError("the judge wrote no DICOM result")
             return
+
+
+def _sha256(path: Path) -> str:
+    """SHA-256 of a file; of its name if it is no regular file, or closed."""
+    with suppress(OSError):
+        if path.is_file():
+            with path.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(os.fsencode(path.name)).hexdigest()

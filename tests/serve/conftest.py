@@ -34,8 +34,9 @@ def orthanc():
 def in_folder(tmp_path):
     """Function that makes a worker on the folder `in`, whose studies are complete at once."""
     (tmp_path / "in").mkdir()
+    out = tmp_path / "out"
     return lambda silence=0.0: Worker(
-        FolderSource(tmp_path / "in", silence), tmp_path / "out", fake_judge, seconds=60
+        FolderSource(tmp_path / "in", out, silence), out, fake_judge, seconds=60
     )
 
 

@@ -81,7 +81,7 @@ def result(sops: Sequence[str], study: str) -> Dataset:
 
 def fake_judge(study: Path, out: Path, replaced: Sequence[Path]) -> None:
     """Write one result, whose UID is a function of the slices, or obey the StudyDescription."""
-    images = [dcmread(path) for path in sorted(study.iterdir())]
+    images = [dcmread(path) for path in sorted(study.rglob("*")) if path.is_file() and path.stat().st_size]
     print(images[0].PatientName)
     wish = str(images[0].get("StudyDescription", ""))
     if wish == "crash":
@@ -123,6 +123,7 @@ class FakeOrthanc:
         tags: data sets by SOP instance UID.
         posts: number of POST requests of each path; `bodies` are those that forward results.
         is_stable: whether all studies are stable.
+        modalities, servers: names that it knows.
         fault: function (path) -> HTTP status of the answer, 0 for the right one, -1 for a cut connection.
         logins: values of the header Authorization.
     """
@@ -131,8 +132,11 @@ class FakeOrthanc:
         self.tags: dict[str, Dataset] = {}
         self.posts, self.bodies, self.logins = Counter[str](), list[dict](), set[str]()
         self.is_stable, self.lock = True, threading.RLock()
+        self.date = "20260101T000000"
+        self.modalities, self.servers = ["PACS", "PACS 1"], ["cloud"]
         self.fault: Callable[[str], int] = lambda path: 0
         self._changes: list[dict] = []
+        self._n_changes, self._n_stored = 0, Counter[str]()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"orthanc": self}))
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
@@ -144,11 +148,23 @@ class FakeOrthanc:
     def store(self, *images: Dataset, change: str = "StableStudy") -> None:
         """Store images, as by C-STORE, and add a change for the study of the last."""
         with self.lock:
+            for image in images:
+                self._n_stored[image.SOPInstanceUID] += image.SOPInstanceUID not in self.tags
             self.tags |= {str(image.SOPInstanceUID): image for image in images}
             level, keyword = ("series", "Series") if change == "NewSeries" else ("studies", "Study")
             name = orthanc_id(images[-1][f"{keyword}InstanceUID"].value)
-            about = {"ChangeType": change, "ID": name, "Path": f"/{level}/{name}"}
-            self._changes.append(about | {"Seq": len(self._changes) + 1})
+            self._n_changes += 1
+            about = {"ChangeType": change, "ID": name, "Path": f"/{level}/{name}", "Seq": self._n_changes}
+            self._changes.append(about | {"Date": self.date})
+
+    def delete(self, study: str) -> None:
+        """Delete a study with its changes."""
+        self.tags = {sop: image for sop, image in self.tags.items() if image.StudyInstanceUID != study}
+        self._changes = [change for change in self._changes if change["ID"] != orthanc_id(study)]
+
+    def renew(self) -> None:
+        """Start with an empty database."""
+        self.tags, self._changes, self._n_changes, self.date = {}, [], 0, "20270101T000000"
 
     def results(self) -> Counter[str]:
         """Number of results of each study."""
@@ -158,8 +174,10 @@ class FakeOrthanc:
         """Answer to a GET request; None for an unknown resource."""
         if match := re.match(r"/changes\?since=(\d+)&limit=(\d+)$", path):
             since, limit = map(int, match.groups())
-            page = self._changes[since : since + limit]
-            return {"Changes": page, "Last": page[-1]["Seq"] if page else len(self._changes)}
+            page = [change for change in self._changes if change["Seq"] > since][:limit]
+            return {"Changes": page, "Last": max((each["Seq"] for each in page or self._changes), default=0)}
+        if path in ("/modalities", "/dicom-web/servers"):
+            return self.modalities if path == "/modalities" else self.servers
         level, name, *rest = path.strip("/").split("/")
         keyword = {"studies": "Study", "series": "Series", "instances": "SOP"}[level] + "InstanceUID"
         images = [image for image in self.tags.values() if orthanc_id(image[keyword].value) == name]
@@ -169,7 +187,7 @@ class FakeOrthanc:
             {
                 "ID": orthanc_id(image.SOPInstanceUID),
                 "ParentSeries": orthanc_id(image.SeriesInstanceUID),
-                "FileUuid": sha256(_content(image)).hexdigest(),
+                "FileUuid": sha256(_content(image)).hexdigest() + str(self._n_stored[image.SOPInstanceUID]),
                 "MainDicomTags": {k: str(image.get(k)) for k in ("Modality", "Manufacturer") if k in image},
             }
             for image in images

@@ -163,6 +163,99 @@ def test_new_orthanc_is_read_from_the_start(tmp_path, orthanc, on_orthanc, calls
     assert orthanc.results() == {uid(1): 1}
 
 
+@pytest.mark.parametrize("is_down", [True, False])
+def test_new_database_with_more_changes_is_read_from_the_start(orthanc, on_orthanc, calls, caplog, is_down):
+    orthanc.store(*study(1))
+    worker = on_orthanc()
+    worker.poll()
+    worker.poll()
+    orthanc.renew()
+    for number in range(2, 9):
+        orthanc.store(*study(number))
+    worker = on_orthanc() if is_down else worker
+    for _ in range(3):
+        worker.poll()
+    assert orthanc.results() == {uid(number): 1 for number in range(2, 9)}
+    assert ["new database" in message for message in caplog.messages] == [True]
+
+
+@pytest.mark.parametrize("deleted", [1, 2])
+def test_deleted_study_is_no_sign_of_a_new_database(tmp_path, orthanc, on_orthanc, calls, caplog, deleted):
+    for number in (1, 2):
+        orthanc.store(*study(number))
+    worker = on_orthanc()
+    worker.poll()
+    worker.poll()
+    orthanc.delete(uid(deleted))
+    on_orthanc().poll()
+    orthanc.store(*study(3))
+    on_orthanc().poll()
+    assert orthanc.results() == {uid(3 - deleted): 1, uid(3): 1}
+    assert caplog.messages == []
+
+
+def test_study_that_is_deleted_and_sent_again_gets_its_results_back(tmp_path, orthanc, on_orthanc, calls):
+    orthanc.store(*study(1))
+    orthanc.store(*study(2))
+    worker = on_orthanc(send="PACS")
+    worker.poll()
+    for number in (1, 2):
+        orthanc.delete(uid(number))  # as Orthanc does when its disk is full
+    worker.poll()
+    assert orthanc.results() == {}
+    orthanc.store(*study(1))
+    for _ in range(3):
+        worker.poll()
+    assert orthanc.results() == {uid(1): 1}
+    assert (len(calls), orthanc.posts["/instances"], len(orthanc.bodies)) == (2, 3, 3)
+    assert status(tmp_path, 1) == "done"
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"since": "608"}', '{"since": -1}', '{"since": 1, "known": [0]}']
+)
+def test_damaged_number_of_the_feed(tmp_path, orthanc, on_orthanc, content):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "orthanc.json").write_text(content)
+    with pytest.raises(ConfigError, match=r"orthanc\.json: .*delete it"):
+        on_orthanc()
+
+
+def test_number_of_the_feed_can_be_set(tmp_path, orthanc, on_orthanc, calls):
+    for number in (1, 2):
+        orthanc.store(*study(number))
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "orthanc.json").write_text('{"since": 1}')
+    worker = on_orthanc()
+    for _ in range(3):
+        worker.poll()
+    assert orthanc.results() == {uid(2): 1}
+
+
+@pytest.mark.parametrize(("option", "known"), [("send", "PACS, PACS 1"), ("stow", "cloud")])
+def test_unknown_name_of_a_modality_or_server(orthanc, tmp_path, on_orthanc, option, known):
+    source = Orthanc(orthanc.url, tmp_path, **{option: "PASC"})
+    with pytest.raises(ConfigError, match=rf"--{option} PASC.*; known: {known}$"):
+        source.check_targets()
+    worker = on_orthanc(**{option: "PASC"})  # Orthanc was away when it was started
+    with pytest.raises(ConfigError, match=f"--{option} PASC"):
+        worker.poll()
+
+
+def test_name_that_the_worker_may_not_ask_for_is_used(orthanc, on_orthanc, calls):
+    orthanc.store(*study(1))
+    orthanc.fault = lambda asked: 403 if asked == "/modalities" else 0
+    on_orthanc(send="PASC").poll()
+    assert orthanc.posts["/modalities/PASC/store"] == 1
+
+
+def test_slices_are_named_by_the_id_of_orthanc(tmp_path, orthanc):
+    orthanc.store(*study(1))
+    orthanc_id_of_study = orthanc_id(uid(1))
+    Orthanc(orthanc.url, tmp_path / "out").study(orthanc_id_of_study).fetch(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {orthanc_id(uid(uid(1), index)) for index in (0, 1)}
+
+
 def test_two_workers_share_the_studies(tmp_path, orthanc, on_orthanc, calls):
     one, two = on_orthanc(), on_orthanc()
     for number in range(4):

@@ -3,6 +3,7 @@
 Studies arrive by dcmtk's dcmsend. Worker and Orthanc are killed while they work.
 """
 
+import csv
 import json
 import shutil
 import subprocess
@@ -81,6 +82,10 @@ class Server:
         with self._opener.open(self.url + path, timeout=60) as answer:
             content = answer.read()
         return content if path.endswith("/file") else json.loads(content)
+
+    def delete(self, path):
+        with self._opener.open(urllib.request.Request(self.url + path, method="DELETE"), timeout=60):
+            pass
 
     def send(self, *paths):
         """Store files by C-STORE."""
@@ -206,11 +211,40 @@ def test_worker_beside_orthanc(tmp_path, ended, slices):
     assert worker.log().count(": judged") == 2
     assert "CQ500" not in worker.log()
 
+    (study,) = orthanc.ask("/studies")
+    orthanc.delete(f"/studies/{study}")
+    assert orthanc.results() == {}
+    orthanc.send(*slices)  # the latest results are delivered again
+    wait_for(lambda: orthanc.results().keys() == second.keys(), seconds=PATIENCE)
+    assert worker.log().count(": judged") == 2
+
+
+def test_worker_notices_a_new_database(tmp_path, ended, slices):
+    (tmp_path / "login").write_text(":".join(LOGIN.values()))
+    first = Server(tmp_path / "orthanc")
+    ended.append(first)
+    worker = WorkerProcess(tmp_path, "--orthanc", first.url, "--login", tmp_path / "login")
+    ended.append(worker)
+    worker.start()
+    first.send(slices[0])
+    wait_for(lambda: worker.states(), seconds=PATIENCE)
+    worker.kill()
+    since = json.loads((worker.out / "orthanc.json").read_text())["since"]
+    first.kill()
+    shutil.rmtree(tmp_path / "orthanc" / "store")
+    first.start()
+    first.send(*slices)
+    wait_for(lambda: first.ask("/changes?last")["Last"] > since)
+    worker.start()
+    wait_for(lambda: first.results(), seconds=PATIENCE)
+    assert worker.log().count("new database") == 1
+
 
 def test_worker_beside_storescp(tmp_path, ended, slices):
     (tmp_path / "in").mkdir()
     port = free_port()
-    server = subprocess.Popen([STORESCP, "-aet", "IN", "-od", tmp_path / "in", "+uf", str(port)])
+    sorting = ["-od", tmp_path / "in", "-su", "study", "+uf"]  # a folder for each study
+    server = subprocess.Popen([STORESCP, "-aet", "IN", *sorting, str(port)])
     ended.append(server)
     worker = WorkerProcess(tmp_path, "--folder", tmp_path / "in", "--silence", "3")
     ended.append(worker)
@@ -222,5 +256,15 @@ def test_worker_beside_storescp(tmp_path, ended, slices):
     (folder,) = (path for path in worker.out.glob("*/*") if path.is_dir())
     assert {"index.html", "scans.csv", "dicom"} <= {path.name for path in folder.iterdir()}
     assert list(folder.rglob("report-1.dcm"))
+    with (folder / "scans.csv").open(newline="") as file:
+        assert [row["folder"] for row in csv.DictReader(file)] == [""]  # its name is not on the page
+    lost = next((tmp_path / "in").glob("*/*")).with_name("cut")
+    lost.write_bytes(slices[0].read_bytes()[:200])
+    wait_for(lambda: [len(state["sent"]) for state in worker.states()] == [2], seconds=PATIENCE)
+    latest = worker.out.glob(f"*/{worker.states()[0]['sent'][1]}/predictions.json")
+    (scan,) = json.loads(next(latest).read_text())["scans"]
+    files = [line["file"] for line in scan["ledger"] if line["code"] == "unreadable"]
+    assert files == [str(lost.relative_to(tmp_path / "in"))]
+    assert scan["decision"] != "negative"
     worker.process.terminate()
     assert worker.wait() == 0

@@ -13,9 +13,10 @@ import pytest
 from filelock import FileLock
 from pydicom import dcmread
 
-from ich_mil.errors import ModelError, ProcessError
+from ich_mil.errors import DataError, ModelError, ProcessError
 from ich_mil.serve import worker as worker_module
-from ich_mil.serve.worker import ATTEMPTS, LONGEST_PAUSE
+from ich_mil.serve.folder import FolderSource
+from ich_mil.serve.worker import ATTEMPTS, LONGEST_PAUSE, Worker
 from tests.serve.fakes import ct_slice, key, uid, write
 
 STUDY = uid(1)
@@ -208,3 +209,45 @@ def test_work_of_a_killed_worker_is_removed_or_used(tmp_path, in_folder, calls, 
 
 def _interrupt(*_):
     raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("content", ["", '{"status": "do', "[]", '{"state": 1}', '{"contents": null}'])
+def test_study_with_a_damaged_state_is_repeated(tmp_path, in_folder, calls, caplog, content):
+    for study in (STUDY, uid(2)):
+        add(tmp_path, 0, study=study)
+    in_folder().poll()
+    shutil.rmtree(tmp_path / "out" / key(STUDY) / state(tmp_path)["sent"][0])
+    (tmp_path / "out" / key(STUDY) / "state.json").write_text(content)
+    worker = in_folder()
+    worker.poll()
+    worker.poll()
+    assert state(tmp_path)["status"] == "done"
+    assert len(calls) == 3
+    assert [message for message in caplog.messages if "state.json" in message] == [
+        f"{key(STUDY)}: its state.json is damaged; the study is repeated"
+    ]
+
+
+def test_reason_names_files_by_their_path_in_the_source(tmp_path, calls):
+    def refuse(study, out, replaced):
+        raise DataError(f"{study}: no head, as in {study}/a/IM1 and {out}/x")
+
+    write(ct_slice(STUDY, 0), tmp_path / "in" / "a" / "IM1")
+    out = tmp_path / "out"
+    Worker(FolderSource(tmp_path / "in", out, 0), out, refuse, seconds=60).poll()
+    assert state(tmp_path)["reason"] == "no head, as in a/IM1 and x"
+
+
+def test_damaged_file_that_arrives_late_is_judged_with_its_study(tmp_path, in_folder, calls):
+    add(tmp_path, 0)
+    worker = in_folder()
+    worker.poll()
+    damaged = tmp_path / "in" / f"{STUDY}-1.dcm"
+    damaged.touch()
+    worker.poll()
+    worker.poll()
+    assert (len(calls), len(state(tmp_path)["contents"])) == (2, 2)
+    damaged.unlink()  # nothing new
+    worker.poll()
+    in_folder().poll()
+    assert (len(calls), state(tmp_path)["status"]) == (2, "done")
