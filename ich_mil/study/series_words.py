@@ -36,7 +36,7 @@ _SPECTRAL = (
         "a map of a material",
         re.compile(
             r"\bmat (specific|removed|fractional|modified|value based)\b|\beff atomic num\b"
-            r"|\be(lectron)?.?dens|\bz.?eff|effective.?(atomic|z\b)|\biodine|\b[ij]od(e|ium)?.?(map|karte|overlay)|\bvnc|\bvue\b"
+            r"|\be(lectron)?.?dens|\bz.?eff|effective.?(atomic|z\b)|\biodine|\b[ij]od(e|ium)?.?(map|karte|overlay)|碘图|\bvnc|\bvue\b"
             r"|\bvirtu|\b(iodine|water|calcium|hap|fat|blood)\W?\(|uric.?acid|calcium.?suppress|\bno.?water\b"
             r"|\brho.?z\b"
         ),
