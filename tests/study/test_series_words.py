@@ -198,7 +198,8 @@ OTHER_LANGUAGES = {
         Stirnhöhle, Gehörgang, Kleinhirnbrückenwinkel, SPN, Peñascos, Maxilar, Silla turca, Cara,
         Massiccio facciale, Rocche petrose, Orecchio, Splancnocranio, Mascellare, Seios paranasais,
         Ouvidos, Ossos temporais, ATMs, Rochedos, Sela túrcica, Selle turcique, OPN, MAX/FAC, FESS,
-        Aangezicht, Rotsbeen, Órbitas, O\u0301rbitas, Mandíbula, Mastóides, Zatoki, Oczodoły, Base du crâne, Hipofiz, ППН, ΠΑΡΑΡΡΙΝΙΟΙ, 鞍区, Sivuontelot, Kjeve""",
+        Aangezicht, Rotsbeen, Órbitas, O\u0301rbitas, Mandíbula, Mastóides, Zatoki,
+        Oczodoły, Base du crâne, Hipofiz, ППН, ΠΑΡΑΡΡΙΝΙΟΙ, 鞍区, Sivuontelot, Kjeve""",
     Part.OTHER: """
         Cuello, Collo, Pescoço, Cou, Charnière cervico-occipitale, Larynx, Odontoid, C1-C2, CWK""",
     Part.HEAD: """
