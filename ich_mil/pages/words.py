@@ -27,9 +27,11 @@ def why_look(scan: ScanPrediction, decided_by: str) -> str:
         return ""
     low, high = scan.interval_95
     sentences = [f"Never called negative: {', '.join(why)}."] if (why := reasons(scan.ledger)) else []
-    if not has_guarantee(decided_by) and low < THRESHOLD <= high:
+    if has_guarantee(decided_by):
+        return " ".join(sentences) or "The probability lies between the thresholds."
+    if low < THRESHOLD <= high:
         sentences.append(f"The 95 % interval crosses {percent(THRESHOLD)}.")
-    return " ".join(sentences) or "The probability lies between the thresholds."
+    return " ".join(sentences) or "The 95 % interval reaches the limit of negative scans."
 
 
 def unlike(scan: ScanPrediction) -> str:

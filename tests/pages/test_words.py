@@ -69,6 +69,7 @@ def test_an_undecided_scan_has_its_reason(scan):
         ((), (0.1, 0.6), BY_INTERVAL, crosses),
         (blank, (0.1, 0.6), "thresholds", "Never called negative: a blank image."),
         ((), (0.1, 0.6), "thresholds", "The probability lies between the thresholds."),
+        ((), (0.1, 0.2), BY_INTERVAL, "The 95 % interval reaches the limit of negative scans."),
     ):
         undecided = replace(scan, decision=LOOK, ledger=ledger, interval_95=ends)
         assert plain([why_look(undecided, rule)]) == [expected]
