@@ -97,7 +97,8 @@ def _gaps(scan: ScanPrediction) -> list[tuple[int, str]]:
         return []
     steps, gaps = steps_of(positions), {*find_gaps(positions, [None] * len(positions))}
     if all(entry.code != Code.AVERAGED for entry in scan.ledger):
-        for _, _, thickness in gap_steps(scan.ledger):
+        of_all = [entry for entry in scan.ledger if "between slices" in entry.detail]
+        for _, _, thickness in gap_steps(of_all):
             gaps |= spaces_between(positions, [thickness] * len(positions))
     return [(i, f"{steps[i]:.1f} mm between slices {i + 1} and {i + 2}") for i in sorted(gaps)]
 

@@ -126,8 +126,8 @@ class FolderSource:
                 lost[key][path] = entry.mark
             if is_lost and entry.code in INCOMPLETE and not owners(folder):
                 strays.append(LedgerEntry("", path, Code(entry.code), entry.detail))
-        for key, marks in lost.items():
-            if marks != self._lost.get(key):
+        for key in lost.keys() | self._lost.keys():
+            if lost.get(key) != self._lost.get(key):  # new, changed, or mended
                 self._changed.setdefault(key, now - self._silence)
         self._lost = dict(lost)
         if strays != self._strays:

@@ -33,6 +33,7 @@ from ich_mil.serve.judging import run_in_child
 LOG = logging.getLogger("ich_mil.serve")
 FIRST_PAUSE, LONGEST_PAUSE = 2.0, 60.0  # seconds after a failed step, doubled after each further failure
 ATTEMPTS = 2  # at a study whose judging process is lost
+LOST = "lost:"  # before the digest of a file that may be of the study
 LEAST_FREE = 256e6  # bytes on the disk, below which no study is judged
 
 
@@ -157,8 +158,9 @@ class Worker:
         study.fetch(files)
         contents = sorted({_sha256(path) for path in files.rglob("*") if path.is_symlink() or path.is_file()})
         state.signature = study.signature
-        if state.status and set(contents) <= set(state.contents):
-            if contents and state.status == "done" and (home / state.digest).is_dir():
+        new, old = set(contents), set(state.contents)
+        if state.status and new <= old and not any(content.startswith(LOST) for content in old - new):
+            if new == old and state.status == "done" and (home / state.digest).is_dir():
                 state.status = "judged"  # it was sent again, perhaps after it was deleted with its results
             return  # otherwise, only some files are gone
         if state.status == "judged" and state.digest not in state.sent:
@@ -198,9 +200,10 @@ class Worker:
 
 
 def _sha256(path: Path) -> str:
-    """SHA-256 of a file; of its name if it is no regular file, or closed."""
+    """SHA-256 of a file, after `LOST` for a link to one that may be of the study; of its name if it is closed."""
+    begin = LOST if path.is_symlink() else ""
     with suppress(OSError):
         if path.is_file():
             with path.open("rb") as file:
-                return hashlib.file_digest(file, "sha256").hexdigest()
-    return hashlib.sha256(os.fsencode(path.name)).hexdigest()
+                return begin + hashlib.file_digest(file, "sha256").hexdigest()
+    return begin + hashlib.sha256(os.fsencode(path.name)).hexdigest()

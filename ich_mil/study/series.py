@@ -17,6 +17,7 @@ from ich_mil.study.files.header import SliceHeader
 from ich_mil.study.geometry.order import Series, order_slices
 from ich_mil.study.geometry.planes import (
     ABUTTING_FACTOR,
+    GAP_FACTOR,
     SAME_ORIENTATION_DEGREES,
     SLAB_STEPS,
     alike,
@@ -133,19 +134,24 @@ def _reconstructions(members: list[SliceHeader]) -> list[list[SliceHeader]]:
         covered = [{heights[id(header)] for header in part} for part in parts.values()]
         ties = sum(map(len, covered)) - len(set().union(*covered))
         same_slices = len(parts) <= most and 2 * ties >= min(map(len, covered))
-        if len(parts) > 1 and (same_slices or (is_reliable and _are_volumes(covered))):
+        if len(parts) > 1 and (same_slices or (is_reliable and _are_volumes(parts.values()))):
             return [whole for key in sorted(parts) for whole in _reconstructions(parts[key])]
     return [members]
 
 
-def _are_volumes(parts: Sequence[Collection[float]]) -> bool:
-    """Whether parts with slices at these heights are even, and have half of the shortest in common."""
-    for heights in parts:
-        steps = steps_of(sorted(heights))
+def _are_volumes(parts: Collection[list[SliceHeader]]) -> bool:
+    """Whether parts are even, about as thick as their steps, and have half of the shortest in common."""
+    ends = []
+    for headers in parts:
+        heights = sorted({round(height_of(header, normal_of(header)), 1) for header in headers})
+        steps, thickness = steps_of(heights), [header.thickness or math.inf for header in headers]
         if len(steps) < SLAB_STEPS or sum(alike(step, median(steps)) for step in steps) < EVEN * len(steps):
             return False
-    common = min(map(max, parts)) - max(map(min, parts))
-    return 2 * common >= min(max(heights) - min(heights) for heights in parts)
+        if GAP_FACTOR * median(thickness) < median(steps):  # every second slice of one volume
+            return False
+        ends.append((heights[0], heights[-1]))
+    common = min(high for _, high in ends) - max(low for low, _ in ends)
+    return 2 * common >= min(high - low for low, high in ends)
 
 
 def _passes(members: list[SliceHeader]) -> list[list[SliceHeader]]:

@@ -62,6 +62,9 @@ def test_a_gap_is_drawn_where_it_is(scan):
     assert make_strip(even).gaps == []  # at an end
     spaced = replace(even.ledger[0], detail="19 steps of up to 5.00 mm between slices 2.5 mm thick: not seen")
     assert len(make_strip(replace(even, ledger=(spaced,))).gaps) == 19  # every other slice is missing
+    thick = with_positions(scan, [10.0 * i + 20 * (i > 9) for i in range(20)], Code.GAP)
+    lost = replace(thick.ledger[0], detail="30.00 mm between this slice and IM7, 10.00 mm is regular")
+    assert len(make_strip(replace(thick, ledger=(lost,))).gaps) == 1
     averaged = LedgerEntry("s", "", Code.AVERAGED, "")
     assert make_strip(replace(even, ledger=(spaced, averaged))).gaps == []  # thicker than the files
 

@@ -156,6 +156,11 @@ def test_lost_file_counts_once_it_is_silent(tmp_path, monkeypatch):
     assert waiting_at(80) == waiting_at(109) == []
     assert {*waiting_at(110)} == {key(uid(1)), key(uid(2))}
     assert source.study(key(uid(1))).signature != signature
+    for name in (uid(1), uid(2)):
+        source.settle(key(name))
+    (root / "IM3").unlink()
+    assert {*waiting_at(111)} == {key(uid(1)), key(uid(2))}
+    assert source.study(key(uid(1))).signature == signature
     for study in (1, 2):
         source.settle(key(uid(study)))
     assert waiting_at(200) == []

@@ -247,7 +247,7 @@ def test_damaged_file_that_arrives_late_is_judged_with_its_study(tmp_path, in_fo
     worker.poll()
     worker.poll()
     assert (len(calls), len(state(tmp_path)["contents"])) == (2, 2)
-    damaged.unlink()  # nothing new
+    damaged.unlink()  # the results without it are there
     worker.poll()
     in_folder().poll()
-    assert (len(calls), state(tmp_path)["status"]) == (2, "done")
+    assert (len(calls), len(state(tmp_path)["contents"]), state(tmp_path)["status"]) == (2, 1, "done")

@@ -87,6 +87,8 @@ def test_volumes_with_positions_of_their_own_are_divided(shift, other):
     assert sorted(found) == [tuple(ours), tuple(theirs)]
     some = [replace(h, **other) if i in (2, 3, 9, 11, 12, 20) else h for i, h in enumerate(stack(ours))]
     assert len(ordered(some).headers) == len(some)  # a header that changes from slice to slice
+    in_turn = [replace(h, **other) if i % 2 else h for i, h in enumerate(stack(ours, thickness=5.0))]
+    assert len(ordered(in_turn).headers) == len(in_turn)
 
 
 # A scan and its repeat under one series UID

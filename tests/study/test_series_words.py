@@ -204,7 +204,8 @@ OTHER_LANGUAGES = {
         Cuello, Collo, Pescoço, Cou, Charnière cervico-occipitale, Larynx, Odontoid, C1-C2, CWK""",
     Part.HEAD: """
         CCT nativ, Cráneo simple, Encéfalo s/c, TC cranio basale, Tête sans, 頭部単純, Głowa bez k,
-        Crânio partes moles, CEREBRUM 5MM STND, Brain posterior fossa""",
+        Crânio partes moles, CEREBRUM 5MM STND, Brain posterior fossa, BRAIN BOT, CT BRAIN HR, Brain BW,
+        두개골 CT""",
 }  # fmt: skip
 
 
@@ -219,7 +220,7 @@ def test_parts_in_other_languages(description, part):
 
 BONE = """
     Crane OS, osseux, parties dures, filtre dur, Craneo hueso, óseo, ventana ósea, filtro duro, Encefalo osso,
-    finestra ossea, janela óssea, Hoofd bot, scharf, HR, BW, CCT Knochen, 骨窗, Kostní"""
+    finestra ossea, janela óssea, Hoofd bot, scharf, CCT Knochen, 骨窗, Kostní"""
 
 
 @pytest.mark.parametrize("description", re.split(r",\s+", BONE.strip()))

@@ -43,8 +43,8 @@ LONGEST_PIXEL = 2.0
 """Maximum ratio of the sides of a pixel of axial slices."""
 _SUFFIX = re.compile(r"\.nii(\.gz)?$", re.IGNORECASE)
 _SUBJECT = re.compile(r"(?:^|/)(sub-[0-9A-Za-z]+)(?=[_/]|$)")
-_LETTER = re.compile(r"(?<![^\W_])[^\W\d_](?![^\W_])")
-"""A single letter of a file name, as the sex of a patient, which says nothing on a series."""
+_SEX = re.compile(r"(?<=[\d_ -])[MFmf]$")
+"""Sex of a patient at the end of a file name, which says nothing on a series."""
 _LPS = np.diag([-1.0, -1.0, 1.0])
 
 
@@ -110,7 +110,7 @@ def nifti_headers(path: Path, scan: str) -> tuple[SliceHeader, ...]:
             thickness=None,
             instance_number=None,
             acquisition=None,
-            description=_LETTER.sub(" ", PurePath(scan).name),
+            description=_SEX.sub("", PurePath(scan).name),
             kernel="",
             body_part="",
             contrast=False,

@@ -51,8 +51,7 @@ _HU_TYPES = {"", "HU", "US", "UNSPECIFIED"}
 # 'SCREEN SAVE', 'Dose Report'; Siemens 'CT_SOM5 PROT', 'Patient Protocol'; Philips 'Dose Info'; Canon 'DOSE'.
 _CAPTURE = re.compile(
     r"screen|captur|bildschirm|[ée]cran\b|pantalla|schermat|\btela\b|\bdose|dosi[sm]|\bdlp\b|\bprot(ocol[eo]?|okoll)?\b"
-    r"|patienten?.?protokoll|exam.?(summary|protocol)|\bsummary\b|\breport\b|\bsnapshot\b|доз[аы]|экран|线量|線量|剂量|劑量|선량"
-    r"|^DERIVED\\SECONDARY",  # PS3.3 C.7.6.1.1.2: made after the acquisition
+    r"|patienten?.?protokoll|exam.?(summary|protocol)|\bsummary\b|\breport\b|\bsnapshot\b|доз[аы]|экран|线量|線量|剂量|劑量|선량",
     re.IGNORECASE,
 )
 # Elements of which a CT slice has at least one (PS3.3 C.8.2.1), also after de-identification.
