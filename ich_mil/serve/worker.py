@@ -200,7 +200,7 @@ class Worker:
 
 
 def _sha256(path: Path) -> str:
-    """SHA-256 of a file, after `LOST` for a link to one that may be of the study; of its name if it is closed."""
+    """SHA-256 of a file, or of its name if it is closed; after `LOST` for a link."""
     begin = LOST if path.is_symlink() else ""
     with suppress(OSError):
         if path.is_file():

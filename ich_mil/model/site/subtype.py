@@ -101,7 +101,9 @@ def train_kinds(folder: Path, *, kinds: Path, model: Path, out: Path) -> None:
             entries.append(entry)
             say(measured)
         if not entries:
-            raise DataError(f"{kinds}: no kind is told better than by its share; label more scans")
+            raise DataError(
+                f"{kinds}: no kind has enough scans and is told better than by its share; label more scans"
+            )
         metadata = {"format": FORMAT, "weights": trained.provenance.weights, "notice": NOTICE}
         write_json(out / DESCRIPTION, metadata | {"kinds": entries})
     say(f"{out}: use it as --kinds")

@@ -185,9 +185,9 @@ def test_what_is_refused(folder, kinds, tmp_path, capsys):
         (kinds[["scan"]], "has no column of a kind"),
         (kinds.assign(scan=kinds.scan + "x"), "names of no predicted scan, or of several: scan 0x"),
         (kinds.assign(subdural=2), "subdural must be 0 or 1"),
-        (kinds[["scan", "epidural"]], "no kind is told better than by its share"),
-        (kinds[["scan"]].assign(epidural=0), "no kind is told better than by its share"),
-        (kinds[:10], "no kind is told better than by its share"),
+        (kinds[["scan", "epidural"]], "no kind has enough scans and is told better than by its share"),
+        (kinds[["scan"]].assign(epidural=0), "no kind has enough scans and is told better than by its share"),
+        (kinds[:10], "no kind has enough scans and is told better than by its share"),
     ):
         given.to_csv(table, index=False)
         assert message in refused(capsys, *words(folder, table, tmp_path / "out"))
