@@ -183,7 +183,17 @@ NO_SLICE = dict.fromkeys(["KVP", "SliceThickness", "ConvolutionKernel", "Rescale
         {"ImageType": ["DERIVED", "SECONDARY", "DOSE_INFO"]},
         *(
             {"SeriesDescription": text}
-            for text in ("Dose Report", "Patient Protocol", "Dose Info", "Screen Captures", "Exam Summary")
+            for text in (
+                "Dose Report",
+                "Patient Protocol",
+                "Dose Info",
+                "Screen Captures",
+                "Exam Summary",
+                "Protocolo paciente",
+                "Dosimétrie",
+                "Bildschirmkopie",
+                "Copie écran",
+            )
         ),
         {"SeriesDescription": "Results", **NO_SLICE},
         {"ImageType": None, "SeriesDescription": None, "PixelSpacing": None, **NO_SLICE},
@@ -200,6 +210,7 @@ def test_dose_sheets_have_no_effect_on_the_decision(tmp_path, changes):
     [
         {},
         {"ImageType": None},
+        {"ImageType": ["DERIVED", "SECONDARY", "AXIAL"]},
         {"SeriesDescription": "CT PLAIN PROTECT"},
         *(
             {**NO_SLICE, "ImageType": None, name: value}
