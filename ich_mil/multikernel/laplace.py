@@ -16,7 +16,6 @@ V^½ ε₁ is f₀ - KE f₀ + K D^½ B⁻¹ ε, with f₀ ~ N(0, K), ε ~ N(0, 
 Shapes: R chains, C classes, d sources, n scans, S importance samples. Leading (C, n) pairs are class by scan.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -269,20 +268,3 @@ def log_weights(q: Laplace, delta: Tensor) -> Tensor:
     curved = (weighted * delta).sum((1, 2)) - weighted.sum(1).square().sum(1)  # δᵀWδ
     fixed = (q.mode * q.a).sum((1, 2)) + q.hessian.log_det  # (R,)
     return fit - (q.a[..., None] * delta).sum((1, 2)) + curved / 2 - fixed[:, None] / 2
-
-
-def log_density(q: Laplace, delta: Tensor) -> Tensor:
-    """Log density log q(f̂ + δ) (R, S) of δ (R, C, n, S).
-
-    log |Λ| = log |I + KW| - log |K|.
-
-    Raises:
-        torch.linalg.LinAlgError: K is not positive definite, and q has no density.
-    """
-    L = torch.linalg.cholesky(q.K)
-    half = torch.linalg.solve_triangular(L, delta, upper=False)
-    weighted = q.hessian.root.square()[..., None] * delta
-    quadratic = half.square().sum((1, 2)) + (weighted * delta).sum((1, 2))
-    quadratic = quadratic - weighted.sum(1).square().sum(1)  # δᵀΛδ
-    log_det = q.hessian.log_det - 2 * L.diagonal(dim1=-2, dim2=-1).log().sum((-1, -2))
-    return (log_det[:, None] - quadratic - q.mode[0].numel() * math.log(2 * math.pi)) / 2

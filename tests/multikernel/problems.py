@@ -30,10 +30,10 @@ def approximation(theta: Tensor, S: Tensor, labels: Tensor) -> Laplace:
     return laplace(covariance(theta, S), labels)
 
 
-def dense(q: Laplace) -> tuple[Tensor, Tensor, Tensor]:
-    """K, W and Λ (nC, nC) of the first chain, class by class, straight from Eq. 6."""
+def dense(q: Laplace, pi: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """K, W at π (C, n), by default of the mode, and Λ (nC, nC) of the first chain, straight from Eq. 6."""
     K = torch.block_diag(*q.K[0])
-    pi = q.mode[0].softmax(0)
+    pi = q.mode[0].softmax(0) if pi is None else pi
     Pi = torch.cat([torch.diag(row) for row in pi])  # (nC, n)
     W = torch.diag(pi.flatten()) - Pi @ Pi.mT
     return K, W, torch.linalg.inv(K) + W
