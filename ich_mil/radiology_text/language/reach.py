@@ -29,6 +29,8 @@ _MODIFIERS = ("modifier", "strong", "kind", "site", "place", "outside", "now", *
 _ADJECTIVE = ("al", "ic", "ous", "ive", "ent", "ant", "able", "ible", "ed", "ar", "ary", "less", "ly")
 _DENYING = frozenset(["no", "not", "without", "nor", "rather", "never"])
 _EXTENDING = frozenset(["extension", "component", "spread", "breakthrough", "rupture"])
+_SEPARATED = 5
+"""Words that a comma or conjunction between a finding and a location stands for."""
 _NEAR = 14
 """Largest number of words between a finding and the name of its compartment."""
 
@@ -234,7 +236,7 @@ def outside(match: Match, clause: Clause) -> Match | None:
     if location is None or any(rule.kinds for rule in match.rules if rule.role != "place"):
         return None
     within = inside(match, clause)
-    return location if within is None or _gap(match, location) < _gap(match, within) else None
+    return location if within is None or _away(location, match, clause) < _away(within, match, clause) else None
 
 
 def inside(match: Match, clause: Clause) -> Match | None:
@@ -286,6 +288,12 @@ def _gap(match: Match, other: Match) -> int:
 
 
 def _parted(location: Match, match: Match, clause: Clause) -> bool:
-    """Whether a negation or another finding stands between a location and a finding."""
+    """Whether a negation or another bleed stands between a location and a finding."""
     low, high = min(location.end, match.end), max(location.start, match.start)
-    return bool(clause.of("absent", "implied", *FINDINGS, low=low, high=high))
+    return bool(clause.of("absent", "implied", "blood", "suspect", low=low, high=high))
+
+
+def _away(location: Match, match: Match, clause: Clause) -> int:
+    """Number of words between a location and a finding; a comma or conjunction counts as `_SEPARATED`."""
+    between = clause.words[min(location.end, match.end) : max(location.start, match.start)]
+    return sum(_SEPARATED if word in _SEPARATORS else 1 for word in between)
