@@ -23,7 +23,14 @@ from ich_mil.network.loader import loader
 from ich_mil.network.slice_encoders import EncoderSettings
 from ich_mil.progress import progress
 from ich_mil.ranks import Ranks, these_ranks
-from ich_mil.sets.features import FeatureSet, check_features, made_from, read_features, write_features
+from ich_mil.sets.features import (
+    FeatureSet,
+    check_features,
+    join_features,
+    made_from,
+    read_features,
+    write_features,
+)
 from ich_mil.sets.labels import UNKNOWN
 from ich_mil.sets.store import PreparedSet
 from ich_mil.study.head_box import head_box
@@ -70,17 +77,32 @@ def load_cnn(folder: str | Path) -> AttentionCnn:
 
 
 def stored_features(
-    path: Path, model: AttentionCnn, prepared: PreparedSet, scans: Sequence[str], *, workers: int = 0
+    path: Path,
+    model: AttentionCnn,
+    prepared: PreparedSet,
+    scans: Sequence[str],
+    *,
+    workers: int = 0,
+    held: Sequence[tuple[AttentionCnn, Sequence[str]]] = (),
 ) -> FeatureSet:
-    """Run `extract_features` with a cache file, which is reused if CNN, pictures and labels are unchanged."""
-    state = model.state_dict()
-    weights = [state[name].cpu().numpy().tobytes() for name in sorted(state)]
+    """Run `extract_features` with a cache file, which is reused if CNN, pictures and labels are unchanged.
+
+    `held` are further networks, each with the scans whose features are of it instead of `model`.
+    """
+    states = [network.state_dict() for network in (model, *(network for network, _ in held))]
+    weights = [state[name].cpu().numpy().tobytes() for state in states for name in sorted(state)]
     settings = [asdict(model.encoder_settings), asdict(model.settings)]
     inputs = json.dumps([EXTRACTION, prepared.fingerprint, *settings, list(scans)]).encode()
     source = digest(inputs, *weights)
     if made_from(path, source):
         return read_features(path)
-    features = extract_features(model, prepared, scans, workers=workers)
+    others = {scan for _, own in held for scan in own}
+    parts = [(model, [scan for scan in scans if scan not in others]), *held]
+    features = join_features(
+        [extract_features(network, prepared, own, workers=workers) for network, own in parts]
+    )
+    if held:
+        features = features.select([*scans])
     if these_ranks().first:
         write_features(features, path, source=source)
     return features

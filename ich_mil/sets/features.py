@@ -136,7 +136,7 @@ class FeatureSet:
 
 
 def join_features(sets: Sequence[FeatureSet]) -> FeatureSet:
-    """Join features of different scans by one network."""
+    """Join features of different scans."""
     joined: dict[str, Any] = {
         name: [text for features in sets for text in getattr(features, name)] for name in _STRINGS
     }

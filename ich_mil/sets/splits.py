@@ -143,7 +143,7 @@ def splits_before(scans: pd.DataFrame, before: pd.DataFrame) -> dict[str, str]:
 
 def network_learned(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of `splits.csv` of scans that a network was trained on, or an earlier one of its weights."""
-    trained = table.split.isin(["train", "validation"]) & (table.learn == "all")
+    trained = table.split.isin(["train", "validation"]) & table.learn.isin(("all", "sources"))
     return table[trained | (table.split == INHERITED)]
 
 

@@ -87,7 +87,7 @@ def begin_run(
     scans = scans.assign(learn=learned_by(scans.index, config))
     if before is not None and keeps_networks(config, scans.index):
         new = ~scans.patient.isin(splits_before(scans, network_learned(before)))
-        scans.loc[new & (scans.learn == "all"), "learn"] = "heads"
+        scans.loc[new & scans.learn.isin(("all", "sources")), "learn"] = "heads"
     splits = _divide(config, scans, before)
     learned = with_inherited(splits, [] if before is None else [before])
     external = _check_external(config, learned, features, external)

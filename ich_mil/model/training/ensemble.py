@@ -36,7 +36,7 @@ from ich_mil.model.storage import (
     samples_each,
     write_ensemble,
 )
-from ich_mil.model.training.training_sets import has_single_slices, head_scans, in_slices, training_views
+from ich_mil.model.training.training_sets import has_single_slices, head_scans, head_slices, training_views
 from ich_mil.progress import say
 from ich_mil.sets.features import FeatureSet
 from ich_mil.sets.splits import (
@@ -112,8 +112,8 @@ def joint_splits(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     patient: a scan is held out only if every member has held out its patient.
     """
     table = pd.concat(tables, ignore_index=True)
-    by_network = table.scan[table.learn == "all"]
-    table.loc[table.scan.isin(by_network), "learn"] = "all"
+    for learn in ("sources", "all"):
+        table.loc[table.scan.isin(table.scan[table.learn == learn]), "learn"] = learn
     table = table.sort_values("split", key=lambda split: split.map(SPLITS.index), kind="stable")
     table = table.drop_duplicates("scan").sort_index(ignore_index=True)
     rows = [*zip(table.scan, table.patient, table.content, strict=True)]
@@ -154,7 +154,7 @@ def finish(out: Path, runs: Sequence[RunConfig]) -> None:
             pairs = zip(members, views.members, runs, strict=True)
             logits = torch.cat([_held_out(*pair, samples, refit=refit) for pair in pairs], 1)
             rule = members[0].head.settings.variant.rule
-            bags = features.as_slices(in_slices(runs[0], features)) if refit else features
+            bags = features.as_slices(head_slices(runs[0], features)) if refit else features
             indices = calibrating(bags.offsets, bags.labels) if mixed else slice(None)
             of_scan, of_slices = logits[:, :, indices]
             joint = Calibration.fit(of_scan, of_slices, bags.labels[indices], rule=rule)
@@ -172,7 +172,7 @@ def _held_out(member: Member, view: FeatureSet, run: RunConfig, samples: int, *,
     """
     if not refit:
         return member.logits(view, samples)
-    view = view.as_slices(in_slices(run, view))
+    view = view.as_slices(head_slices(run, view))
     with named(member.folder):
         both = member.head.held_out_logits(view, samples)
     assert member.calibration is not None  # checked by `finish`

@@ -6,6 +6,7 @@ In: a `RunConfig`. Out, in `config.out`:
     splits.csv             scan, patient, label, split, learn, content
     run.json               format, configuration and its hash, library versions at the start
     cnn/                   Lightning checkpoints and log.csv
+    without_0/ ...         networks that did not learn a set (`cross_fit`); with sets of `learn: sources`
     cnn.safetensors/.json  the frozen CNN
     location.safetensors   location of bleeds within slices; with boxes
     features/train.safetensors   features of all labelled scans
@@ -41,10 +42,12 @@ from ich_mil.model.model import Member
 from ich_mil.model.site.drift import write_reference
 from ich_mil.model.storage import load_model
 from ich_mil.model.training.begin import begin_run, check_stopping
+from ich_mil.model.training.cross_fit import cross_fit, networks_without
 from ich_mil.model.training.resume import check_folder
 from ich_mil.model.training.training_sets import (
     has_single_slices,
     head_scans,
+    head_slices,
     in_slices,
     keeps_networks,
     open_training,
@@ -173,6 +176,8 @@ def _cnn_features(
             in_slices=in_slices(config),
             start=None if start is None else start.cnn,
         )
+        if (splits.learn == "sources").any():
+            model = cross_fit(model, prepared, splits, config)
         if ranks.first:
             save_cnn(model, config.out)
     if ranks.first and not (config.out / LOCATION).is_file() and (boxes := training_boxes(config)):
@@ -184,13 +189,14 @@ def _cnn_features(
         prepared,
         splits.scan[splits.learn != "boxes"].tolist(),
         workers=config.training.workers,
+        held=[(network.to(device()), own) for network, own in networks_without(splits, config)],
     )
 
 
 def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, ranks: Ranks) -> None:
     """Fit, calibrate and save the head, with the CNN's sigmoid, likeness check and drift reference.
 
-    Scans of `in_slices` enter the fit as single slices. `head_scans` selects the scans of the fit and of the
+    `head_slices` enter the fit as single slices. `head_scans` selects the scans of the fit and of the
     calibration. Only rank 0 fits.
     """
     if not ranks.first:
@@ -198,7 +204,7 @@ def fit_head(features: FeatureSet, splits: pd.DataFrame, config: RunConfig, rank
     scans = head_scans(features, splits, config)
     watch = None if scans.watch is None else features.select(scans.watch)
     whole = features.select(scans.learn)
-    learn = whole.as_slices(in_slices(config, features))
+    learn = whole.as_slices(head_slices(config, features))
     family = FAMILIES[config.head.family].head()
     mixed = has_single_slices(config)
     with named(config.train.path):

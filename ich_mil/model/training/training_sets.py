@@ -92,6 +92,11 @@ def in_slices(config: RunConfig, features: FeatureSet | None = None) -> set[str]
     return {*_labelled_slices(config, features).scan}
 
 
+def head_slices(config: RunConfig, features: FeatureSet) -> set[str]:
+    """Scans that a head learns as single slices: those of `in_slices` whose networks are not cross-fitted."""
+    return in_slices(config, features) - learned_for(config, "sources")
+
+
 def has_single_slices(config: RunConfig) -> bool:
     """Whether the training sets include a set of single labelled slices (layout `slices`)."""
     return any(settings.layout == "slices" for settings in config.training_sets.values())
@@ -157,11 +162,13 @@ def trained_on(config: RunConfig, splits: pd.DataFrame) -> str:
             rows = learned[learned.scan.isin(open_prepared(config.prepared / name).scans.index)]
         what = "labelled slices" if settings.layout == "slices" else "scans"
         learn = settings.learn if {*rows.learn} != {"heads"} else "heads"  # on the networks of another run
-        head = {"all": "", "heads": " (heads alone)", "boxes": " (location alone)"}[learn]
+        told = {"heads": " (heads alone)", "boxes": " (location alone)", "sources": " (cross-fitted)"}
         positive = int((rows.label == 1).sum())
         terms = f", terms: {settings.terms}" if settings.terms else ""
         title = settings.name or settings.path.name
-        descriptions.append(f"{title}: {len(rows):,} {what}, {positive:,} positive{head}{terms}")
+        descriptions.append(
+            f"{title}: {len(rows):,} {what}, {positive:,} positive{told.get(learn, '')}{terms}"
+        )
     if config.start is not None:
         before = read_run(run_folder(config.start))["trained_on"]
         descriptions.append(f"networks that began as those of {config.start}, which learned from: {before}")
@@ -246,9 +253,9 @@ def whole_scans(features: FeatureSet, scans: list[str], config: RunConfig) -> li
 
 
 def unseen_by_network(features: FeatureSet, splits: pd.DataFrame, config: RunConfig) -> list[str]:
-    """Scans of `whole_scans` that the network was not trained on; empty for a run on features."""
+    """Scans of `whole_scans` whose features come from networks that did not learn them; else none."""
     if config.train.layout == "features":
         return []
-    unseen = {*splits.scan[(splits.split != "train") | (splits.learn == "heads")]}
+    unseen = {*splits.scan[(splits.split != "train") | splits.learn.isin(("heads", "sources"))]}
     scans = [scan for scan in features.scans if scan in unseen]
     return whole_scans(features, scans, config) if scans else []

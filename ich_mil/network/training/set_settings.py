@@ -32,9 +32,11 @@ class SetSettings:
         window: [level, width] in HU of 8-bit pictures; required for these.
         slice_labels: train on slice labels. A scan with a label for every slice is used as scans of one slice
             each, in the CNN and in the head; other scans keep their scan label.
-        learn: what the set trains: `all`, networks and heads; `heads` alone; or `boxes`, the location of
-            bleeds within slices alone (`ich_mil.network.location`). Take `boxes` for slices whose source
-            predicts their label: networks would learn the source.
+        learn: what the set trains: `all`, networks and heads; `heads` alone; `sources`, networks and
+            heads, where heads learn whole scans by features of a network that did not learn the set
+            (`ich_mil.model.training.cross_fit`); or `boxes`, the location of bleeds within slices alone
+            (`ich_mil.network.location`). Take `boxes` for slices whose source predicts their label: networks
+            would learn the source.
         requests: table or folder of request texts of the scans, for `head.family` multimodal
             (`ich_mil.heads.extras`).
         reports: the same for texts that may state the result, which `requests` refuses.
@@ -49,7 +51,7 @@ class SetSettings:
     name: str = ""
     window: list[float] | None = None
     slice_labels: bool = False
-    learn: Literal["all", "heads", "boxes"] = "all"
+    learn: Literal["all", "heads", "sources", "boxes"] = "all"
     requests: str = ""
     reports: str = ""
     covariates: str = ""

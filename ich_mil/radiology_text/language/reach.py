@@ -236,7 +236,8 @@ def outside(match: Match, clause: Clause) -> Match | None:
     if location is None or any(rule.kinds for rule in match.rules if rule.role != "place"):
         return None
     within = inside(match, clause)
-    return location if within is None or _away(location, match, clause) < _away(within, match, clause) else None
+    nearer = within is None or _away(location, match, clause) < _away(within, match, clause)
+    return location if nearer else None
 
 
 def inside(match: Match, clause: Clause) -> Match | None:

@@ -1,0 +1,109 @@
+"""A run whose networks learn the scans of two sources, each without the scans that the head learns."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from ich_mil.cli import train_main
+from ich_mil.config import read_config
+from ich_mil.heads.gaussian_process import GaussianProcessHead
+from ich_mil.model.training.train import train
+from ich_mil.model.training.training_sets import open_training, trained_on, unseen_by_network
+from ich_mil.network.frozen import extract_features, load_cnn
+from ich_mil.network.training import fit_cnn as fit
+from ich_mil.sets.features import read_features
+from ich_mil.sets.preparation.prepare import prepare
+from ich_mil.sets.splits import load_splits, network_learned
+from ich_mil.sets.store import open_prepared
+from tests import phantoms
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:probabilities are")]
+
+
+@pytest.fixture
+def words(tmp_path):
+    """Two sets of whole scans in `a` and `c`, and single slices of others in `b`."""
+    phantoms.rsna(tmp_path / "a", studies=8)
+    phantoms.rsna(tmp_path / "c", studies=6, seed=2)
+    others = prepare("rsna", phantoms.rsna(tmp_path / "o", studies=6, seed=1), tmp_path / "others", jobs=1)
+    (tmp_path / "b").mkdir()
+    rows = []
+    for scan, of_scan in others.table.groupby("scan"):
+        for n, label in zip(of_scan["index"], of_scan.slice_label, strict=True):
+            grey = (others.hu(scan)[n].clip(0, 80) * (255 / 80)).astype(np.uint8)
+            Image.fromarray(grey).save(tmp_path / "b" / f"{scan}_{n}.png")
+            rows.append((f"{scan}_{n}", label, scan))
+    table = pd.DataFrame(rows, columns=["slice", "label", "patient"])
+    table.to_csv(tmp_path / "b" / "labels.csv", index=False)
+    crossed = {"layout": "rsna", "slice_labels": True, "learn": "sources"}
+    settings = {
+        "out": str(tmp_path / "run"),
+        "prepared": str(tmp_path / "prepared"),
+        "train": crossed | {"root": str(tmp_path / "a")},
+        "also": [
+            {"layout": "slices", "root": str(tmp_path / "b"), "window": [40, 80]},
+            crossed | {"root": str(tmp_path / "c")},
+        ],
+        "split": {"validation": 0.3},
+        "encoder": {"size": 32, "channels": [[40, 80]]},
+        "training": {"learning_rate": 1e-3, "max_epochs": 1, "bags": 4, "patience": None},
+        "head": {"n_inducing": 16},
+        "samples": 100,
+        "bootstrap": 20,
+        "pages": 0,
+        "jobs": 1,
+    }
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(settings))
+    return ["--config", str(tmp_path / "run.yaml")]
+
+
+def test_a_head_learns_scans_by_networks_that_did_not_learn_their_source(words, monkeypatch):
+    learned, bags = [], []
+    dataset, fit_head = fit.ScanDataset, GaussianProcessHead.fit
+
+    def noted(prepared, scans, **settings):
+        learned.append({*scans})
+        return dataset(prepared, scans, **settings)
+
+    def given(features, *others, **settings):
+        bags.append(features)
+        return fit_head(features, *others, **settings)
+
+    monkeypatch.setattr(fit, "ScanDataset", noted)
+    monkeypatch.setattr(GaussianProcessHead, "fit", given)
+    assert train_main(words) == 0
+    config = read_config(words)
+    names = ("train", "also_1", "also_2")
+    a, b, c = ({*open_prepared(config.prepared / name).scans.index} for name in names)
+    splits = load_splits(config.out / "splits.csv")
+    slices = b & {*splits.scan[splits.split == "train"]}
+    assert learned[::2] == [slices, slices | a, slices | c, slices | a | c]  # of each network
+    assert learned[1::2] == [b - slices] * 4
+    assert {*network_learned(splits).scan} == a | b | c
+    assert "(cross-fitted)" in trained_on(config, splits)
+
+    path, prepared = config.out / "features" / "train.safetensors", open_training(config)
+    features = read_features(path)
+    sources = {"without_0": c, "without_1": a, ".": b}  # sets in the order of their folders: also_2, train
+    for folder, scans in sources.items():
+        own = sorted(scans)
+        network = load_cnn(config.out / folder)
+        assert torch.equal(features.select(own).x, extract_features(network, prepared, own).x)
+    final = extract_features(load_cnn(config.out), prepared, sorted(a)).x
+    assert not torch.allclose(features.select(sorted(a)).x, final)
+    assert {*unseen_by_network(features, splits, config)} >= a | c
+    (bag,) = bags
+    sizes = dict(zip(bag.scans, bag.offsets.diff().tolist(), strict=True))
+    assert {scan for scan, size in sizes.items() if size > 1} == a | c  # whole scans
+
+    for file in (path, config.out / "head.json"):  # as if killed between network and features
+        file.unlink()
+    count = len(learned)
+    train(config, resume=True)
+    again = read_features(path)
+    assert again.scans == features.scans
+    assert torch.equal(again.x, features.x)
+    assert len(learned) == count
