@@ -21,7 +21,7 @@ demo: $(STAMP)
 	$(BIN)/python -m ich_mil.phantoms.data_sets data/demo --studies-a 240 --studies-b 40 --size 128
 	$(BIN)/python train.py --config configs/demo.yaml
 
-# the bundled model, from public pictures (docs/data.md): two hours on two cores
+# the bundled model, from public pictures (docs/data.md): an hour on two idle cores
 headct-base: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[headct]'
 	$(BIN)/python $(ICH_MIL_DATA)/../tools/ctich_to_dicom.py $(ICH_MIL_DATA)/ctich data/ctich/rsna --layout rsna

@@ -182,7 +182,9 @@ class RunConfig:
             raise ValueError(f"seed and head.random_state of the last member must be below {SEEDS}")
         if self.encoders and self.members == 1:
             raise ValueError("encoders is for the members of an ensemble; name one network's in encoder")
-        learn = [data.learn for data in self.training_sets.values()]
+        learn = [data.use for data in self.training_sets.values()]
+        if any(isinstance(data.learn, list) and len(data.learn) != self.members for data in self.sets):
+            raise ValueError(f"learn: a list has one entry for each of the {self.members} members")
         if "all" not in learn and self.start is None:
             raise ValueError("learn: no set to train on is for `all`; no network could be trained")
         if learn[0] == "boxes":
@@ -220,6 +222,7 @@ class RunConfig:
             members=1,
             out=self.out / f"member_{number}",
             train=self.train.of_member(number),
+            also=[data.of_member(number) for data in self.also],
             external=None if self.external is None else self.external.of_member(number),
             split=replace(self.split, file=file),
             encoder=self.encoders[number % len(self.encoders)] if self.encoders else self.encoder,

@@ -66,20 +66,18 @@ def join_runs(runs: Sequence[Path], out: Path) -> None:
         folders = [member.folder for model in models for member in model.members]
         tables = [learned_table(folder) for folder in folders]
         names = [f"member_{number}" for number in range(len(folders))]
-        splits = joint_splits([table[table.split != INHERITED] for table in tables])
-        check_splits(splits, f"{out}: the runs hold out different scans, train them with one split.file")
+        check_splits(
+            joint_splits(tables), f"{out}: the runs hold out different scans, train them with one split.file"
+        )
         metadata = read_run(models[0].folder)
         samples = max(read_run(folder)["config"]["samples"] for folder in folders)
         metadata |= {
             "config": metadata["config"] | {"members": len(folders), "samples": samples},
             "config_hash": digest(*(read_run(folder)["config_hash"].encode() for folder in folders)),
-            "trained_on": "; ".join(dict.fromkeys(read_run(folder)["trained_on"] for folder in folders)),
             "members": names,
             "joined": [str(folder) for folder in folders],
         }
         write_json(out / "run.json", metadata)
-        earlier = [table[table.split == INHERITED] for table in tables]
-        write_splits(with_inherited(splits, earlier), out / "splits.csv")
         for folder, name in zip(folders, names, strict=True):
             copy_run(folder, out / name)
         finish(out, [run_config(folder) for folder in folders])
@@ -106,12 +104,12 @@ def _load(runs: Sequence[Path]) -> list[TrainedModel]:
 
 
 def joint_splits(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Combine the `splits.csv` of all members.
+    """Combine the `splits.csv` of all members, without scans that earlier networks learned.
 
     A scan belongs to the first split, in the order of `SPLITS`, that any member has assigned to a scan of its
     patient: a scan is held out only if every member has held out its patient.
     """
-    table = pd.concat(tables, ignore_index=True)
+    table = pd.concat([table[table.split != INHERITED] for table in tables], ignore_index=True)
     for learn in ("sources", "all"):
         table.loc[table.scan.isin(table.scan[table.learn == learn]), "learn"] = learn
     table = table.sort_values("split", key=lambda split: split.map(SPLITS.index), kind="stable")
@@ -128,13 +126,19 @@ def joint_splits(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def finish(out: Path, runs: Sequence[RunConfig]) -> None:
-    """Fit the joint calibration of the members in `out/member_0`, ... and mark `out` as finished.
+    """Join what the members in `out/member_0`, ... learned, calibrate them jointly, mark `out` as finished.
 
     `runs` locate the members' training features.
     """
-    config, names = read_run(out)["config"], read_run(out)["members"]
+    metadata = read_run(out)
+    config, names = metadata["config"], metadata["members"]
     members = [ensemble_member(load_model(out / name)) for name in names]
     tables = [load_splits(out / name / "splits.csv") for name in names]
+    learned = [learned_table(out / name) for name in names]
+    earlier = [table[table.split == INHERITED] for table in learned]
+    write_splits(with_inherited(joint_splits(learned), earlier), out / "splits.csv")
+    sets = [text for name in names for text in read_run(out / name)["trained_on"].split("; ")]
+    write_json(out / "run.json", metadata | {"trained_on": "; ".join(dict.fromkeys(sets))})
     samples = samples_each(config["samples"], len(members))
     used = [
         head_scans(training_views([run], table.scan.tolist()).features, table, run)

@@ -46,6 +46,7 @@ def train_ensemble(config: RunConfig, *, resume: bool) -> PreparedSet | None:
             if ranks.first:
                 held.enter_context(alone(config.out, doing="writing"))
             check_folder(config, resume or not ranks.first)
+        finished = not ranks.first or (config.out / ENSEMBLE).is_file()
         for number, run in enumerate(runs):
             say(f"member {number} of {config.members}: {run.out}")
             try:
@@ -54,9 +55,9 @@ def train_ensemble(config: RunConfig, *, resume: bool) -> PreparedSet | None:
                 error.args = (f"member {number}: {error}",)  # keeps the class of the error
                 raise
             gc.collect()  # the trainer holds gigabytes of pictures in reference cycles
-            if ranks.first and number == 0:
+            if number == 0 and not finished:
                 _begin(config)
-        if ranks.first and not (config.out / ENSEMBLE).is_file():
+        if not finished:
             finish(config.out, runs)
     return external
 

@@ -85,7 +85,7 @@ def training_views(runs: Sequence[RunConfig], scans: list[str]) -> Views:
 
 
 def in_slices(config: RunConfig, features: FeatureSet | None = None) -> set[str]:
-    """Scans to be split into single slices for training: in sets with `slice_labels`, fully labelled scans.
+    """Fully labelled scans of sets with `slice_labels` or `learn: sources`, learned slice by slice.
 
     `features` are those of a run on a feature table. `DataError`: a set with `slice_labels` has no such scan.
     """
@@ -104,13 +104,13 @@ def has_single_slices(config: RunConfig) -> bool:
 
 def learned_for(config: RunConfig, *use: str) -> set[str]:
     """Scans of the training sets whose `learn` is in `use`."""
-    sets = [name for name, settings in config.training_sets.items() if settings.learn in use]
+    sets = [name for name, settings in config.training_sets.items() if settings.use in use]
     return {scan for name in sets for scan in open_prepared(config.prepared / name).table.scan}
 
 
 def learned_by(scans: Iterable[str], config: RunConfig) -> list[str]:
     """`learn` of the training set of each scan."""
-    return [config.training_sets[name].learn for name in set_names([*scans], config)]
+    return [config.training_sets[name].use for name in set_names([*scans], config)]
 
 
 def keeps_networks(config: RunConfig, scans: Iterable[str]) -> bool:
@@ -143,7 +143,7 @@ def training_boxes(config: RunConfig) -> Boxes:
                 f"{settings.path / BOXES}: names of no slice: {len(lost)}, {name_some(lost)}; write them as "
                 "in labels.csv"
             )
-        if settings.learn == "boxes" and not set_boxes:
+        if settings.use == "boxes" and not set_boxes:
             raise DataError(f"{settings.path}: learn: boxes is set, but there is no {BOXES}; add it")
         boxes |= set_boxes
     return boxes
@@ -161,7 +161,7 @@ def trained_on(config: RunConfig, splits: pd.DataFrame) -> str:
         if settings.layout != "features":
             rows = learned[learned.scan.isin(open_prepared(config.prepared / name).scans.index)]
         what = "labelled slices" if settings.layout == "slices" else "scans"
-        learn = settings.learn if {*rows.learn} != {"heads"} else "heads"  # on the networks of another run
+        learn = settings.use if {*rows.learn} != {"heads"} else "heads"  # on the networks of another run
         told = {"heads": " (heads alone)", "boxes": " (location alone)", "sources": " (cross-fitted)"}
         positive = int((rows.label == 1).sum())
         terms = f", terms: {settings.terms}" if settings.terms else ""
@@ -188,7 +188,7 @@ def _labelled_slices(config: RunConfig, features: FeatureSet | None) -> pd.DataF
     columns = ["scan", "sop", "slice_label"]
     tables: list[pd.DataFrame] = []
     for name, settings in config.training_sets.items():
-        if not settings.slice_labels:
+        if not settings.slice_labels and settings.use != "sources":
             continue
         if settings.layout == "features":
             assert features is not None  # given for a run on a feature table
@@ -198,7 +198,7 @@ def _labelled_slices(config: RunConfig, features: FeatureSet | None) -> pd.DataF
         else:
             table = open_prepared(config.prepared / name).table[columns]
         whole = (table.slice_label != UNKNOWN).groupby(table.scan).transform("all")
-        if not whole.any():
+        if settings.slice_labels and not whole.any():
             raise DataError(
                 f"{settings.path}: slice_labels is set, but no scan has a label for each slice; leave it out"
             )

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from ich_mil.sets.layouts.slice_pictures import Window
 
 
+Learn = Literal["all", "heads", "sources", "boxes"]
+
+
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class SetSettings:
     """Settings of a data set.
@@ -32,11 +35,11 @@ class SetSettings:
         window: [level, width] in HU of 8-bit pictures; required for these.
         slice_labels: train on slice labels. A scan with a label for every slice is used as scans of one slice
             each, in the CNN and in the head; other scans keep their scan label.
-        learn: what the set trains: `all`, networks and heads; `heads` alone; `sources`, networks and
-            heads, where heads learn whole scans by features of a network that did not learn the set
-            (`ich_mil.model.training.cross_fit`); or `boxes`, the location of bleeds within slices alone
-            (`ich_mil.network.location`). Take `boxes` for slices whose source predicts their label: networks
-            would learn the source.
+        learn: what the set trains: `all`, networks and heads; `heads` alone; `sources`, networks (slice by
+            slice where all are labelled) and heads, which learn its scans by features of a network that did
+            not learn the set (`ich_mil.model.training.cross_fit`); or `boxes`, the location of bleeds within
+            slices alone (`ich_mil.network.location`). Take `boxes` for slices whose source predicts their
+            label: networks would learn the source. A list has one entry for each member of an ensemble.
         requests: table or folder of request texts of the scans, for `head.family` multimodal
             (`ich_mil.heads.extras`).
         reports: the same for texts that may state the result, which `requests` refuses.
@@ -51,7 +54,7 @@ class SetSettings:
     name: str = ""
     window: list[float] | None = None
     slice_labels: bool = False
-    learn: Literal["all", "heads", "sources", "boxes"] = "all"
+    learn: Learn | list[Learn] = "all"
     requests: str = ""
     reports: str = ""
     covariates: str = ""
@@ -61,10 +64,15 @@ class SetSettings:
     def __post_init__(self) -> None:
         _ = self.picture_window  # raises
         check_columns(self.columns, self.layout)
-        if self.learn == "boxes" and self.layout != "slices":
+        if self.use == "boxes" and self.layout != "slices":
             raise ValueError(f"learn: boxes are of layout slices, not of {self.layout}")
         if self.requests and self.reports:
             raise ValueError("requests and reports: name one of them, not both")
+
+    @property
+    def use(self) -> Learn:
+        """`learn`; of a list, its last entry, the widest use."""
+        return self.learn if isinstance(self.learn, str) else self.learn[-1]
 
     @property
     def picture_window(self) -> "Window | None":
@@ -102,7 +110,8 @@ class SetSettings:
 
     def of_member(self, number: int) -> "SetSettings":
         """The settings of this set for member `number` of an ensemble."""
-        return replace(self, root=str(member_path(self.root, number)))
+        learn = self.learn if isinstance(self.learn, str) else self.learn[number]
+        return replace(self, root=str(member_path(self.root, number)), learn=learn)
 
 
 def member_path(root: Path | str, number: int) -> Path:

@@ -9,7 +9,9 @@ from PIL import Image
 
 from ich_mil.cli import train_main
 from ich_mil.config import read_config
+from ich_mil.errors import ConfigError
 from ich_mil.heads.gaussian_process import GaussianProcessHead
+from ich_mil.model.folder import read_run
 from ich_mil.model.training.train import train
 from ich_mil.model.training.training_sets import open_training, trained_on, unseen_by_network
 from ich_mil.network.frozen import extract_features, load_cnn
@@ -38,7 +40,7 @@ def words(tmp_path):
             rows.append((f"{scan}_{n}", label, scan))
     table = pd.DataFrame(rows, columns=["slice", "label", "patient"])
     table.to_csv(tmp_path / "b" / "labels.csv", index=False)
-    crossed = {"layout": "rsna", "slice_labels": True, "learn": "sources"}
+    crossed = {"layout": "rsna", "learn": "sources"}
     settings = {
         "out": str(tmp_path / "run"),
         "prepared": str(tmp_path / "prepared"),
@@ -107,3 +109,28 @@ def test_a_head_learns_scans_by_networks_that_did_not_learn_their_source(words, 
     assert again.scans == features.scans
     assert torch.equal(again.x, features.x)
     assert len(learned) == count
+
+
+def test_the_members_of_an_ensemble_may_use_a_set_differently(words, tmp_path):
+    path = tmp_path / "run.yaml"
+    settings = yaml.safe_load(path.read_text()) | {"members": 2}
+    settings["train"]["learn"] = settings["also"][1]["learn"] = ["heads", "sources"]
+    path.write_text(yaml.safe_dump(settings))
+    assert train_main(words) == 0
+    config = read_config(words)
+    a = {*open_prepared(config.prepared / "train").scans.index}
+    learned = [
+        {*network_learned(load_splits(folder / "splits.csv")).scan}
+        for folder in (config.out / "member_0", config.out / "member_1", config.out)
+    ]
+    assert a.isdisjoint(learned[0])
+    assert a <= learned[1] == learned[2]
+    told = read_run(config.out)["trained_on"]
+    assert told.count("(heads alone)") == told.count("(cross-fitted)") == 2
+    assert not (config.out / "member_0" / "with_all").exists()
+    made = {file: file.read_bytes() for file in (config.out / "run.json", config.out / "splits.csv")}
+    assert train_main([*words, "--resume"]) == 0
+    assert {file: file.read_bytes() for file in made} == made
+    path.write_text(yaml.safe_dump(settings | {"members": 3}))
+    with pytest.raises(ConfigError, match="one entry for each of the 3 members"):
+        read_config(words)
