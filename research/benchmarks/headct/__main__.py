@@ -3,10 +3,10 @@
     python -m research.benchmarks.headct --networks checkpoints/headct_base --config configs/headct_base.yaml
 
 In: a finished ensemble, and its configuration. The features of its sets of whole scans (CT-ICH, RSNA studies)
-are of networks that learned single slices, or these and the other set. Heads are fitted again: for each of 5 folds by
-patient over all sources, to the slices (bags of one) and to the scans of the other folds; and for each
-source, to the slices and to the scans of the other sources. Out: a table for each source, with intervals by
-patient, and baselines on the same features.
+are of networks that learned single slices, or these and the other set. Heads are fitted again: for each of 5
+folds by patient over all sources, to the slices (bags of one) and to the scans of the other folds; and for
+each source, to the slices and to the scans of the other sources. Out: a table for each source, with intervals
+by patient, and baselines on the same features.
 """
 
 import argparse
