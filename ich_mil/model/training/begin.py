@@ -1,6 +1,7 @@
 """Begin a run: divide its scans, check its external set, write its first files."""
 
 import gpytorch
+import numpy as np
 import pandas as pd
 import torch
 import yaml
@@ -87,7 +88,8 @@ def begin_run(
     scans = scans.assign(learn=learned_by(scans.index, config))
     if before is not None and keeps_networks(config, scans.index):
         new = ~scans.patient.isin(splits_before(scans, network_learned(before)))
-        scans.loc[new & scans.learn.isin(("all", "sources")), "learn"] = "heads"
+        by_network = scans.learn.isin(("all", "sources"))
+        scans.loc[by_network, "learn"] = np.where(new[by_network], "heads", "all")
     splits = _divide(config, scans, before)
     learned = with_inherited(splits, [] if before is None else [before])
     external = _check_external(config, learned, features, external)

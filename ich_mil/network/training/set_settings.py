@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from ich_mil.errors import DataError
@@ -54,7 +54,7 @@ class SetSettings:
     name: str = ""
     window: list[float] | None = None
     slice_labels: bool = False
-    learn: Learn | list[Learn] = "all"
+    learn: Learn | Annotated[list[Learn], Field(min_length=1)] = "all"
     requests: str = ""
     reports: str = ""
     covariates: str = ""
@@ -71,7 +71,7 @@ class SetSettings:
 
     @property
     def use(self) -> Learn:
-        """`learn`; of a list, its last entry, the widest use."""
+        """`learn`; of the list of an ensemble, its last entry."""
         return self.learn if isinstance(self.learn, str) else self.learn[-1]
 
     @property
