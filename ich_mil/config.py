@@ -183,7 +183,9 @@ class RunConfig:
         if self.encoders and self.members == 1:
             raise ValueError("encoders is for the members of an ensemble; name one network's in encoder")
         learn = [data.use for data in self.training_sets.values()]
-        if any(isinstance(data.learn, list) and len(data.learn) != self.members for data in self.sets):
+        from_start = self.start is not None and self.members == 1  # the members are those of the start
+        lists = [data.learn for data in self.sets if isinstance(data.learn, list)]
+        if any(len(entries) != self.members for entries in lists) and not from_start:
             raise ValueError(f"learn: a list has one entry for each of the {self.members} members")
         if "all" not in learn and self.start is None:
             raise ValueError("learn: no set to train on is for `all`; no network could be trained")

@@ -1,7 +1,6 @@
 """Begin a run: divide its scans, check its external set, write its first files."""
 
 import gpytorch
-import numpy as np
 import pandas as pd
 import torch
 import yaml
@@ -86,10 +85,11 @@ def begin_run(
     check_twins(scans, str(config.train.path))
     before = None if config.start is None else learned_table(run_folder(config.start))
     scans = scans.assign(learn=learned_by(scans.index, config))
-    if before is not None and keeps_networks(config, scans.index):
-        new = ~scans.patient.isin(splits_before(scans, network_learned(before)))
-        by_network = scans.learn.isin(("all", "sources"))
-        scans.loc[by_network, "learn"] = np.where(new[by_network], "heads", "all")
+    if before is not None:
+        known = scans.patient.isin(splits_before(scans, network_learned(before)))
+        scans.loc[known & (scans.learn == "sources"), "learn"] = "all"  # no network without them
+        if keeps_networks(config, scans.index):
+            scans.loc[~known & scans.learn.isin(("all", "sources")), "learn"] = "heads"
     splits = _divide(config, scans, before)
     learned = with_inherited(splits, [] if before is None else [before])
     external = _check_external(config, learned, features, external)

@@ -15,11 +15,13 @@ from pathlib import Path
 import pandas as pd
 
 from ich_mil.config import RunConfig
+from ich_mil.errors import DataError
 from ich_mil.model.training.training_sets import in_slices, set_names
 from ich_mil.network.attention_cnn import AttentionCnn
 from ich_mil.network.frozen import load_cnn, save_cnn
 from ich_mil.progress import say
 from ich_mil.ranks import these_ranks
+from ich_mil.sets.labels import name_some
 from ich_mil.sets.store import PreparedSet
 
 EPOCHS = 2
@@ -38,19 +40,25 @@ def cross_fit(
         The network that learned all scans; the others are saved.
 
     Raises:
+        DataError: a patient is in a set of `learn: all` too.
         ConfigError, ModelError: as in `fit_cnn`.
     """
     from ich_mil.network.training.fit_cnn import fit_cnn  # imports Lightning
 
     before = splits[splits.learn == "all"]
-    own = splits[(splits.learn == "sources") & (splits.split != "test")].assign(split="train")
+    own = _crossed(splits).assign(split="train")
+    if shared := sorted({*own.patient} & {*before.patient}):
+        raise DataError(
+            f"patients of a set of learn: sources are in a set of learn: all too: {len(shared)}, "
+            f"{name_some(shared)}; take them out of one"
+        )
     training = replace(
         config.training, learning_rate=config.training.learning_rate * RATE, max_epochs=EPOCHS, patience=None
     )
     for folder, scans in [*_sources(splits, config), (config.out / "with_all", [])]:
         if (folder / "cnn.json").is_file():
             continue
-        learned = own[~own.scan.isin(scans)]
+        learned = own[~own.patient.isin(own.patient[own.scan.isin(scans)])]
         say(f"{folder.name}: the network learns {len(learned)} of {len(own)} scans too")
         network = fit_cnn(
             prepared,
@@ -70,12 +78,17 @@ def cross_fit(
 
 def networks_without(splits: pd.DataFrame, config: RunConfig) -> list[tuple[AttentionCnn, list[str]]]:
     """The saved networks of `cross_fit`, each with the scans of the set that it did not learn."""
-    return [(load_cnn(folder), scans) for folder, scans in _sources(splits, config)]
+    folders = _sources(splits, config)
+    return [(load_cnn(folder), scans) for folder, scans in folders if (folder / "cnn.json").is_file()]
+
+
+def _crossed(splits: pd.DataFrame) -> pd.DataFrame:
+    return splits[(splits.learn == "sources") & (splits.split != "test")]
 
 
 def _sources(splits: pd.DataFrame, config: RunConfig) -> list[tuple[Path, list[str]]]:
     """Folder of the network that does not learn a set of `learn: sources`, and the scans of the set."""
-    own = splits.scan[splits.learn == "sources"]
+    own = _crossed(splits).scan
     if not len(own):
         return []
     groups = own.groupby(set_names(own.tolist(), config))

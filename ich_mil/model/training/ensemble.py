@@ -69,7 +69,7 @@ def join_runs(runs: Sequence[Path], out: Path) -> None:
         check_splits(
             joint_splits(tables), f"{out}: the runs hold out different scans, train them with one split.file"
         )
-        metadata = read_run(models[0].folder)
+        metadata = read_run(folders[0])
         samples = max(read_run(folder)["config"]["samples"] for folder in folders)
         metadata |= {
             "config": metadata["config"] | {"members": len(folders), "samples": samples},
@@ -137,7 +137,10 @@ def finish(out: Path, runs: Sequence[RunConfig]) -> None:
     learned = [learned_table(out / name) for name in names]
     earlier = [table[table.split == INHERITED] for table in learned]
     write_splits(with_inherited(joint_splits(learned), earlier), out / "splits.csv")
-    sets = [text for name in names for text in read_run(out / name)["trained_on"].split("; ")]
+    told = [read_run(out / name) for name in names]
+    sets = [
+        text for run in told for text in run["trained_on"].split("; " if not run.get("start") else "\n")
+    ]  # what a run began with stays whole
     write_json(out / "run.json", metadata | {"trained_on": "; ".join(dict.fromkeys(sets))})
     samples = samples_each(config["samples"], len(members))
     used = [

@@ -39,7 +39,8 @@ class SetSettings:
             slice where all are labelled) and heads, which learn its scans by features of a network that did
             not learn the set (`ich_mil.model.training.cross_fit`); or `boxes`, the location of bleeds within
             slices alone (`ich_mil.network.location`). Take `boxes` for slices whose source predicts their
-            label: networks would learn the source. A list has one entry for each member of an ensemble.
+            label: networks would learn the source. A list of `heads` and `sources` has one entry for each
+            member of an ensemble.
         requests: table or folder of request texts of the scans, for `head.family` multimodal
             (`ich_mil.heads.extras`).
         reports: the same for texts that may state the result, which `requests` refuses.
@@ -54,7 +55,7 @@ class SetSettings:
     name: str = ""
     window: list[float] | None = None
     slice_labels: bool = False
-    learn: Learn | Annotated[list[Learn], Field(min_length=1)] = "all"
+    learn: Learn | Annotated[list[Literal["heads", "sources"]], Field(min_length=1)] = "all"
     requests: str = ""
     reports: str = ""
     covariates: str = ""
@@ -66,13 +67,15 @@ class SetSettings:
         check_columns(self.columns, self.layout)
         if self.use == "boxes" and self.layout != "slices":
             raise ValueError(f"learn: boxes are of layout slices, not of {self.layout}")
+        if self.slice_labels and self.use == "sources":
+            raise ValueError("slice_labels: learn: sources has networks learn slices by itself; leave it out")
         if self.requests and self.reports:
             raise ValueError("requests and reports: name one of them, not both")
 
     @property
     def use(self) -> Learn:
-        """`learn`; of the list of an ensemble, its last entry."""
-        return self.learn if isinstance(self.learn, str) else self.learn[-1]
+        """`learn`; of the list of an ensemble, the widest."""
+        return self.learn if isinstance(self.learn, str) else max(self.learn)
 
     @property
     def picture_window(self) -> "Window | None":

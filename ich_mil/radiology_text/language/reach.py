@@ -29,8 +29,6 @@ _MODIFIERS = ("modifier", "strong", "kind", "site", "place", "outside", "now", *
 _ADJECTIVE = ("al", "ic", "ous", "ive", "ent", "ant", "able", "ible", "ed", "ar", "ary", "less", "ly")
 _DENYING = frozenset(["no", "not", "without", "nor", "rather", "never"])
 _EXTENDING = frozenset(["extension", "component", "spread", "breakthrough", "rupture"])
-_SEPARATED = 5
-"""Words that a comma or conjunction between a finding and a location stands for."""
 _NEAR = 14
 """Largest number of words between a finding and the name of its compartment."""
 
@@ -236,8 +234,11 @@ def outside(match: Match, clause: Clause) -> Match | None:
     if location is None or any(rule.kinds for rule in match.rules if rule.role != "place"):
         return None
     within = inside(match, clause)
-    nearer = within is None or _away(location, match, clause) < _away(within, match, clause)
-    return location if nearer else None
+    if within is None or (
+        _gap(match, location) < _gap(match, within) and not _elsewhere(within, match, clause)
+    ):
+        return location
+    return None
 
 
 def inside(match: Match, clause: Clause) -> Match | None:
@@ -294,7 +295,8 @@ def _parted(location: Match, match: Match, clause: Clause) -> bool:
     return bool(clause.of("absent", "implied", "blood", "suspect", low=low, high=high))
 
 
-def _away(location: Match, match: Match, clause: Clause) -> int:
-    """Number of words between a location and a finding; a comma or conjunction counts as `_SEPARATED`."""
-    between = clause.words[min(location.end, match.end) : max(location.start, match.start)]
-    return sum(_SEPARATED if word in _SEPARATORS else 1 for word in between)
+def _elsewhere(within: Match, match: Match, clause: Clause) -> bool:
+    """Whether a finding is a new item with a place of its own ("scalp swelling, hematoma in the pons")."""
+    after = clause.words[match.end : within.start]
+    opens = match.start > clause.start and clause.words[match.start - 1] in _SEPARATORS
+    return opens and after[:1] in (["in"], ["within"]) and _SEPARATORS.isdisjoint(after)

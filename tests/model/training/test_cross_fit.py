@@ -1,5 +1,7 @@
 """A run whose networks learn the scans of two sources, each without the scans that the head learns."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,11 +9,13 @@ import torch
 import yaml
 from PIL import Image
 
-from ich_mil.cli import train_main
+from ich_mil.cli import main, train_main
 from ich_mil.config import read_config
-from ich_mil.errors import ConfigError
+from ich_mil.errors import ConfigError, DataError
 from ich_mil.heads.gaussian_process import GaussianProcessHead
 from ich_mil.model.folder import read_run
+from ich_mil.model.storage import load_model
+from ich_mil.model.training import cross_fit as crossed
 from ich_mil.model.training.train import train
 from ich_mil.model.training.training_sets import open_training, trained_on, unseen_by_network
 from ich_mil.network.frozen import extract_features, load_cnn
@@ -131,6 +135,61 @@ def test_the_members_of_an_ensemble_may_use_a_set_differently(words, tmp_path):
     made = {file: file.read_bytes() for file in (config.out / "run.json", config.out / "splits.csv")}
     assert train_main([*words, "--resume"]) == 0
     assert {file: file.read_bytes() for file in made} == made
+    other, joined = tmp_path / "other", tmp_path / "joined"
+    a, c = ({"layout": "rsna", "root": str(tmp_path / name), "learn": "sources"} for name in "ac")
+    child = {"out": str(other), "members": 1, "seed": 3, "train": a, "also": [settings["also"][0], c]}
+    path.write_text(yaml.safe_dump(settings | child))
+    assert main(["train", "--from", str(config.out / "member_1"), *words]) == 0
+    table = load_splits(other / "splits.csv")
+    assert "sources" not in {*table.learn}  # its network began at one that has learned them
+    assert not (other / "without_0").exists()
+    assert main(["ensemble", str(config.out), str(other), "--out", str(joined)]) == 0
+    assert len(load_model(joined).members) == 3
     path.write_text(yaml.safe_dump(settings | {"members": 3}))
     with pytest.raises(ConfigError, match="one entry for each of the 3 members"):
+        read_config(words)
+
+
+def test_a_patient_of_a_fold_is_in_no_network_of_it(words, monkeypatch):
+    config = read_config(words)
+    splits = pd.DataFrame(
+        [
+            ("a0", "p", 1, "train", "sources"),
+            ("a1", "q", 0, "test", "sources"),
+            ("c0", "p", 1, "train", "sources"),
+            ("c1", "r", 0, "train", "sources"),
+            ("b0", "s", 1, "train", "all"),
+        ],
+        columns=["scan", "patient", "label", "split", "learn"],
+    )
+    learned = []
+
+    def noted(prepared, table, folder, **settings):
+        learned.append({*table.scan})
+        return
+
+    monkeypatch.setattr(fit, "fit_cnn", noted)
+    monkeypatch.setattr(crossed, "set_names", lambda scans, config: [scan[0] for scan in scans])
+    monkeypatch.setattr(crossed, "in_slices", lambda config: set())
+    monkeypatch.setattr(crossed, "save_cnn", lambda network, folder: None)
+    crossed.cross_fit(None, None, splits, config)
+    assert learned == [{"b0", "c1"}, {"b0"}, {"b0", "a0", "c0", "c1"}]
+    with pytest.raises(DataError, match="are in a set of learn: all too: 1, r; take"):
+        crossed.cross_fit(None, None, splits.replace("s", "r"), config)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"slice_labels": True}, "slice_labels: learn: sources has networks learn slices by itself"),
+        ({"learn": []}, "at least 1 item"),
+        ({"learn": ["heads", "all"]}, "'heads', 'sources'"),
+    ],
+)
+def test_a_wrong_use_of_a_set_is_refused(words, change, reason):
+    path = Path(words[1])
+    settings = yaml.safe_load(path.read_text())
+    settings["train"] |= change
+    path.write_text(yaml.safe_dump(settings))
+    with pytest.raises(ConfigError, match=reason):
         read_config(words)
