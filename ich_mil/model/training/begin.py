@@ -13,6 +13,7 @@ from ich_mil.gp.fit_calibration import FOLDS
 from ich_mil.gp.inference.folds import folds_of
 from ich_mil.model.folder import RUN_FORMAT, networks_digest, read_run, run_folder
 from ich_mil.model.storage import learned_table
+from ich_mil.model.training.cross_fit import check_patients
 from ich_mil.model.training.training_sets import (
     keeps_networks,
     learned_by,
@@ -91,6 +92,7 @@ def begin_run(
         if keeps_networks(config, scans.index):
             scans.loc[~known & scans.learn.isin(("all", "sources")), "learn"] = "heads"
     splits = _divide(config, scans, before)
+    check_patients(splits)
     learned = with_inherited(splits, [] if before is None else [before])
     external = _check_external(config, learned, features, external)
     write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))

@@ -34,24 +34,18 @@ def cross_fit(
 ) -> AttentionCnn:
     """Train `first` further on the sets of `learn: sources`, beside the scans that it has learned.
 
-    `splits` has the columns scan, label, split, learn.
+    `splits` has the columns scan, patient, label, split, learn.
 
     Returns:
         The network that learned all scans; the others are saved.
 
     Raises:
-        DataError: a patient is in a set of `learn: all` too.
         ConfigError, ModelError: as in `fit_cnn`.
     """
     from ich_mil.network.training.fit_cnn import fit_cnn  # imports Lightning
 
     before = splits[splits.learn == "all"]
     own = _crossed(splits).assign(split="train")
-    if shared := sorted({*own.patient} & {*before.patient}):
-        raise DataError(
-            f"patients of a set of learn: sources are in a set of learn: all too: {len(shared)}, "
-            f"{name_some(shared)}; take them out of one"
-        )
     training = replace(
         config.training, learning_rate=config.training.learning_rate * RATE, max_epochs=EPOCHS, patience=None
     )
@@ -74,6 +68,15 @@ def cross_fit(
         if scans and these_ranks().first:
             save_cnn(network, folder)
     return network
+
+
+def check_patients(splits: pd.DataFrame) -> None:
+    """Raise `DataError` if a patient is in sets of `learn: sources` and of `learn: all`."""
+    if shared := sorted({*_crossed(splits).patient} & {*splits.patient[splits.learn == "all"]}):
+        raise DataError(
+            f"patients of a set of learn: sources are in a set of learn: all too: {len(shared)}, "
+            f"{name_some(shared)}; take them out of one"
+        )
 
 
 def networks_without(splits: pd.DataFrame, config: RunConfig) -> list[tuple[AttentionCnn, list[str]]]:

@@ -44,7 +44,6 @@ from ich_mil.sets.splits import (
     SPLITS,
     check_splits,
     keys_of,
-    load_splits,
     scan_keys,
     with_inherited,
     write_splits,
@@ -104,7 +103,7 @@ def _load(runs: Sequence[Path]) -> list[TrainedModel]:
 
 
 def joint_splits(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Combine the `splits.csv` of all members, without scans that earlier networks learned.
+    """Combine the `splits.csv` of all members; scans that earlier networks learned are left out.
 
     A scan belongs to the first split, in the order of `SPLITS`, that any member has assigned to a scan of its
     patient: a scan is held out only if every member has held out its patient.
@@ -133,14 +132,13 @@ def finish(out: Path, runs: Sequence[RunConfig]) -> None:
     metadata = read_run(out)
     config, names = metadata["config"], metadata["members"]
     members = [ensemble_member(load_model(out / name)) for name in names]
-    tables = [load_splits(out / name / "splits.csv") for name in names]
     learned = [learned_table(out / name) for name in names]
     earlier = [table[table.split == INHERITED] for table in learned]
+    tables = [table[table.split != INHERITED] for table in learned]
     write_splits(with_inherited(joint_splits(learned), earlier), out / "splits.csv")
-    told = [read_run(out / name) for name in names]
-    sets = [
-        text for run in told for text in run["trained_on"].split("; " if not run.get("start") else "\n")
-    ]  # what a run began with stays whole
+    sets: list[str] = []
+    for about in map(read_run, (out / name for name in names)):
+        sets += [about["trained_on"]] if about.get("start") else about["trained_on"].split("; ")
     write_json(out / "run.json", metadata | {"trained_on": "; ".join(dict.fromkeys(sets))})
     samples = samples_each(config["samples"], len(members))
     used = [

@@ -75,7 +75,9 @@ class SetSettings:
     @property
     def use(self) -> Learn:
         """`learn`; of the list of an ensemble, the widest."""
-        return self.learn if isinstance(self.learn, str) else max(self.learn)
+        if isinstance(self.learn, str):
+            return self.learn
+        return "sources" if "sources" in self.learn else "heads"
 
     @property
     def picture_window(self) -> "Window | None":
