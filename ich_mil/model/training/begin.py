@@ -92,7 +92,8 @@ def begin_run(
         if keeps_networks(config, scans.index):
             scans.loc[~known & scans.learn.isin(("all", "sources")), "learn"] = "heads"
     splits = _divide(config, scans, before)
-    check_patients(splits)
+    with named(config.train.path):
+        check_patients(splits)
     learned = with_inherited(splits, [] if before is None else [before])
     external = _check_external(config, learned, features, external)
     write_text(config.out / "config.yaml", yaml.safe_dump(config.as_dict(), sort_keys=False))
